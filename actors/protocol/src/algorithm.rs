@@ -1,0 +1,182 @@
+//! What the user asked for: the base algorithm, the outer optimizer and their frequencies, checked once.
+
+use serde::{Deserialize, Serialize};
+
+/// What runs between the outer rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Base {
+    /// An exact average every `frequency` inner steps.
+    LocalSgd {
+        /// `f`, inner steps from one exact average to the next.
+        frequency: u64,
+    },
+    /// One push-sum gossip after every inner step, with `peers_per_step` out-peers.
+    Sgp {
+        /// `p`, out-peers of one gossip.
+        peers_per_step: u32,
+    },
+    /// The exact mean of the gradients over all nodes at every step: the DDP reference.
+    AllReduce,
+    /// Nothing: only outer rounds (DiLoCo's shape).
+    None,
+}
+
+/// The outer optimizer of the slow step; formulas in [`crate::outer`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum OuterOptimizer {
+    /// SlowMo (arXiv 1910.00643): `u ← βu + (o − x̄)/γ; o ← o − αγu`.
+    SlowMo {
+        /// `α`, slow learning rate.
+        alpha: f32,
+        /// `β`, slow momentum.
+        beta: f32,
+    },
+    /// DiLoCo's Nesterov (arXiv 2311.08105): `v ← μv + Δ; x ← o − η(Δ + μv)`.
+    Nesterov {
+        /// `η`, outer learning rate.
+        eta: f32,
+        /// `μ`, outer momentum.
+        mu: f32,
+    },
+    /// Blockwise model update filtering with Nesterov momentum: `v ← μv + ηΔ; x ← o − v − μv`.
+    BmufNbm {
+        /// `η`, block learning rate.
+        eta: f32,
+        /// `μ`, block momentum.
+        mu: f32,
+    },
+}
+
+/// The outer rounds: how often, with which optimizer, over which state.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outer {
+    /// `τ`, inner steps of an outer round.
+    pub frequency: u64,
+    /// The optimizer of the slow step.
+    pub optimizer: OuterOptimizer,
+    /// Anchor and momentum are sharded over the nodes. `false` keeps them whole on every node (compatibility).
+    pub sharded: bool,
+    /// The slow step of SGP averages exactly first. `false` is the paper's SGP-SlowMo-noaverage (unsharded).
+    pub average: bool,
+}
+
+/// What happens to the base optimizer's buffers at a round boundary (algorithm of section 7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BufferStrategy {
+    /// Leave them as they are.
+    #[default]
+    Maintain,
+    /// Set them to zero.
+    Reset,
+    /// Average them exactly over the contributors, in the same round as the parameters.
+    Average,
+}
+
+/// A whole training algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Algorithm {
+    /// What runs between outer rounds.
+    pub base: Base,
+    /// The outer rounds; `None` when SlowMo is off (`α = 1` and `β = 0`).
+    pub outer: Option<Outer>,
+    /// An exact average without momentum every so many steps, whatever the base.
+    pub average_every: Option<u64>,
+    /// What a round does to the base optimizer's buffers.
+    pub buffers: BufferStrategy,
+}
+
+/// A value outside its range. Nothing was started.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum AlgorithmError {
+    /// `τ = 0`.
+    #[error("tau = 0: an outer round needs at least one inner step; set tau to 1 or more (default 48)")]
+    TauZero,
+    /// `f = 0`.
+    #[error("frequency = 0: LocalSGD averages every `frequency` steps; set it to 1 or more (default 3)")]
+    FrequencyZero,
+    /// `average_every = 0`.
+    #[error("average_every = 0: leave it out to switch it off, or set it to 1 or more")]
+    AverageEveryZero,
+    /// `p = 0`.
+    #[error("peers_per_step = 0: SGP sends to at least one peer; set it to 1 or more (default 1)")]
+    PeersZero,
+    /// `β` or `μ` outside `[0, 1)`.
+    #[error("{name} = {value}: a momentum must lie in [0, 1)")]
+    Momentum {
+        /// Which one.
+        name: &'static str,
+        /// The value given.
+        value: f32,
+    },
+    /// `α` or `η` not a positive finite number.
+    #[error("{name} = {value}: an outer learning rate must be finite and above 0")]
+    Rate {
+        /// Which one.
+        name: &'static str,
+        /// The value given.
+        value: f32,
+    },
+    /// `no_average` with another base.
+    #[error("no_average works with base = \"sgp\" only: the other bases average exactly by definition; remove no_average")]
+    NoAverageNeedsSgp,
+    /// `no_average` with sharded state.
+    #[error("no_average keeps momentum on each node's own parameters and cannot be sharded: set sharded = false")]
+    NoAverageIsUnsharded,
+}
+
+impl OuterOptimizer {
+    /// Whether this is the identity on the exact average: SlowMo with `α = 1` and `β = 0`.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        matches!(self, Self::SlowMo { alpha, beta } if *alpha == 1.0 && *beta == 0.0)
+    }
+
+    /// Whether the slow step divides by the inner learning rate, so that `γ` must be finite and not 0.
+    #[must_use]
+    pub fn needs_gamma(&self) -> bool {
+        matches!(self, Self::SlowMo { .. })
+    }
+
+    fn check(&self) -> Result<(), AlgorithmError> {
+        let (rate, momentum) = match *self {
+            Self::SlowMo { alpha, beta } => (("alpha", alpha), ("beta", beta)),
+            Self::Nesterov { eta, mu } | Self::BmufNbm { eta, mu } => (("eta", eta), ("mu", mu)),
+        };
+        if !(rate.1.is_finite() && rate.1 > 0.0) {
+            return Err(AlgorithmError::Rate { name: rate.0, value: rate.1 });
+        }
+        if !(0.0..1.0).contains(&momentum.1) {
+            return Err(AlgorithmError::Momentum { name: momentum.0, value: momentum.1 });
+        }
+        Ok(())
+    }
+}
+
+impl Algorithm {
+    /// Checks every value; an algorithm that passes never fails in the schedule.
+    ///
+    /// # Errors
+    /// The first value out of its range.
+    pub fn check(&self) -> Result<(), AlgorithmError> {
+        match self.base {
+            Base::LocalSgd { frequency: 0 } => return Err(AlgorithmError::FrequencyZero),
+            Base::Sgp { peers_per_step: 0 } => return Err(AlgorithmError::PeersZero),
+            _ => {}
+        }
+        if self.average_every == Some(0) {
+            return Err(AlgorithmError::AverageEveryZero);
+        }
+        let Some(outer) = &self.outer else { return Ok(()) };
+        if outer.frequency == 0 {
+            return Err(AlgorithmError::TauZero);
+        }
+        outer.optimizer.check()?;
+        if !outer.average && !matches!(self.base, Base::Sgp { .. }) {
+            return Err(AlgorithmError::NoAverageNeedsSgp);
+        }
+        if !outer.average && outer.sharded {
+            return Err(AlgorithmError::NoAverageIsUnsharded);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! Identities and counters. Plain integers with their own types, so that an epoch is never mistaken for a round.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Defines an integer newtype with order, serialization and a one-word display prefix.
+macro_rules! counter {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $word:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($word, " {}"), self.0)
+            }
+        }
+    };
+}
+
+counter!(
+    /// A node: one process, the workers that share a fast interconnect. Given or random; stays the same over restarts.
+    NodeId(u64), "node"
+);
+counter!(
+    /// Tells a restarted process from its predecessor under the same [`NodeId`]; a later start has a larger value.
+    Incarnation(u64), "incarnation"
+);
+counter!(
+    /// Keeps the traffic of two clusters apart; derived from the cluster key.
+    ClusterId(u64), "cluster"
+);
+counter!(
+    /// Counts the views of a lineage; the founding view is epoch 1.
+    Epoch(u64), "epoch"
+);
+counter!(
+    /// Counts the decided outcomes of a lineage; the founding round is 0.
+    Round(u64), "round"
+);
+counter!(
+    /// An inner step of a worker, counted from 0.
+    Step(u64), "step"
+);
+counter!(
+    /// A contiguous range of the flat parameter vector, by index.
+    ShardId(u32), "shard"
+);
+
+/// Which model history a node belongs to. Zero means "none yet": such a node never donates state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Lineage(pub u128);
+
+impl Lineage {
+    /// The lineage of a node that has applied no decided outcome.
+    pub const NONE: Self = Self(0);
+
+    /// Whether this node belongs to a decided model history.
+    #[must_use]
+    pub fn is_decided(self) -> bool {
+        self != Self::NONE
+    }
+}
+
+impl fmt::Display for Lineage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lineage {:032x}", self.0)
+    }
+}
+
+/// A proposal number. Ordered by counter, then by the node that owns it, so no two leaders share one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Ballot {
+    /// Grows with every take-over.
+    pub counter: u64,
+    /// The leader that proposes under this ballot.
+    pub node: NodeId,
+}
+
+impl Ballot {
+    /// The smallest ballot of `node` above this one.
+    #[must_use]
+    pub fn next_of(self, node: NodeId) -> Self {
+        Self { counter: self.counter + 1, node }
+    }
+}
+
+impl fmt::Display for Ballot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ballot {}.{}", self.counter, self.node.0)
+    }
+}
+
+impl Round {
+    /// The founding round: the lowest id's parameters become everybody's.
+    pub const FOUNDING: Self = Self(0);
+
+    /// The round after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl Epoch {
+    /// The epoch of the founding view.
+    pub const FOUNDING: Self = Self(1);
+}

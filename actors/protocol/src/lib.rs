@@ -1,0 +1,28 @@
+//! Every decision of slowmo as pure state machines and pure arithmetic.
+//!
+//! Nothing here touches a socket, a clock, a thread or a global: time comes in as [`time::Instant`],
+//! randomness as a seeded generator, and effects go out as data. So the same code runs in production
+//! and, far faster than real time, in a simulator.
+//!
+//! | module | decides |
+//! |---|---|
+//! | [`ident`], [`time`] | identities, counters, instants |
+//! | [`algorithm`] | what the user asked for: base algorithm, outer optimizer, frequencies |
+//! | [`schedule`] | what fires at inner step `n` |
+//! | [`view`], [`shards`] | who takes part, who holds which shard |
+//! | [`topology`], [`push_sum`] | who gossips with whom, and the push-sum weights |
+//! | `outer` | the outer optimizers, element by element |
+//! | [`ballot`] | promise and accept: one decree a round |
+//! | [`membership`], [`coordinator`], [`gossip_peer`], [`aggregator`] | the machines behind the actors of the same names |
+//! | [`wire`] | control frames and stream headers, bounded decoding |
+#![deny(missing_docs)]
+
+pub mod algorithm;
+pub mod coordinator;
+pub mod ident;
+pub mod schedule;
+pub mod shards;
+pub mod time;
+pub mod topology;
+pub mod view;
+pub mod wire;

@@ -1,0 +1,129 @@
+//! What fires at inner step `n`: a pure function of the algorithm (algorithm sections 2 and 6).
+
+use crate::algorithm::{Algorithm, Base};
+use crate::ident::Step;
+
+/// What the nodes exchange at one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exchange {
+    /// Nothing is due.
+    Nothing,
+    /// One push-sum gossip.
+    Gossip,
+    /// An exact average without momentum.
+    Average,
+    /// An outer round: exact average, slow step on the shards, publish.
+    SlowRound,
+}
+
+/// What is due at one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// What the nodes exchange.
+    pub exchange: Exchange,
+    /// After the exchange every node takes the slow step on its own whole copy (`sharded = false`).
+    pub whole_slow_step: bool,
+}
+
+impl Due {
+    /// Nothing at all: `step` returns at once.
+    pub const NOTHING: Self = Self { exchange: Exchange::Nothing, whole_slow_step: false };
+
+    /// Whether this closes an outer round or another exact average, where buffer strategies apply.
+    #[must_use]
+    pub fn is_boundary(self) -> bool {
+        self.whole_slow_step || matches!(self.exchange, Exchange::SlowRound | Exchange::Average)
+    }
+
+    /// Whether the slow step runs, sharded or whole, so that the inner learning rate is used.
+    #[must_use]
+    pub fn takes_slow_step(self) -> bool {
+        self.whole_slow_step || self.exchange == Exchange::SlowRound
+    }
+}
+
+/// What fires after inner step `step`, counted from 0.
+///
+/// `algorithm` has passed [`Algorithm::check`]; a frequency of 0 never fires.
+#[must_use]
+pub fn due(algorithm: &Algorithm, step: Step) -> Due {
+    let closes = |frequency: u64| step.0.wrapping_add(1).checked_rem(frequency) == Some(0);
+    let local = matches!(algorithm.base, Base::LocalSgd { frequency } if closes(frequency));
+    let average = local || algorithm.average_every.is_some_and(closes);
+    let base = match algorithm.base {
+        _ if average => Exchange::Average,
+        Base::Sgp { .. } => Exchange::Gossip,
+        _ => Exchange::Nothing,
+    };
+    let Some(outer) = algorithm.outer.filter(|outer| closes(outer.frequency)) else {
+        return Due { exchange: base, whole_slow_step: false };
+    };
+    if outer.sharded {
+        return Due { exchange: Exchange::SlowRound, whole_slow_step: false };
+    }
+    // fairscale's unsharded path: LocalSGD averages only when its own frequency says so.
+    let exchange = match algorithm.base {
+        Base::LocalSgd { .. } => base,
+        Base::Sgp { .. } if !outer.average => base,
+        _ => Exchange::Average,
+    };
+    Due { exchange, whole_slow_step: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{BufferStrategy, Outer, OuterOptimizer};
+
+    fn algorithm(base: Base, outer: Option<(u64, bool, bool)>) -> Algorithm {
+        let optimizer = OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.5 };
+        let outer = outer.map(|(frequency, sharded, average)| Outer { frequency, optimizer, sharded, average });
+        Algorithm { base, outer, average_every: None, buffers: BufferStrategy::Maintain }
+    }
+
+    fn trace(algorithm: &Algorithm, steps: u64) -> String {
+        (0..steps).map(|n| due(algorithm, Step(n))).map(letter).collect()
+    }
+
+    fn letter(due: Due) -> &'static str {
+        match (due.exchange, due.whole_slow_step) {
+            (Exchange::Nothing, false) => ".",
+            (Exchange::Gossip, false) => "g",
+            (Exchange::Average, false) => "a",
+            (Exchange::SlowRound, false) => "S",
+            (Exchange::Nothing, true) => "m",
+            (Exchange::Gossip, true) => "G",
+            (Exchange::Average, true) => "A",
+            (Exchange::SlowRound, true) => "?",
+        }
+    }
+
+    #[test]
+    fn the_table_of_section_six() {
+        let local = Base::LocalSgd { frequency: 3 };
+        let sgp = Base::Sgp { peers_per_step: 1 };
+        let cases = [
+            (local, None, "..a..a..a..a"),
+            (local, Some((4, true, true)), "..aS.a.Sa..S"),
+            (local, Some((6, true, true)), "..a..S..a..S"),
+            (local, Some((4, false, true)), "..am.a.ma..A"),
+            (sgp, None, "gggggggggggg"),
+            (sgp, Some((4, true, true)), "gggSgggSgggS"),
+            (sgp, Some((4, false, true)), "gggAgggAgggA"),
+            (sgp, Some((4, false, false)), "gggGgggGgggG"),
+            (Base::None, Some((4, true, true)), "...S...S...S"),
+            (Base::AllReduce, Some((4, true, true)), "...S...S...S"),
+            (Base::AllReduce, None, "............"),
+        ];
+        for (base, outer, expected) in cases {
+            assert_eq!(trace(&algorithm(base, outer), 12), expected, "{base:?} {outer:?}");
+        }
+    }
+
+    #[test]
+    fn average_every_replaces_the_gossip() {
+        let mut sgp = algorithm(Base::Sgp { peers_per_step: 1 }, None);
+        sgp.average_every = Some(4);
+        assert_eq!(trace(&sgp, 8), "gggaggga");
+    }
+}

@@ -1,0 +1,140 @@
+//! Who gossips with whom: the time-varying directed exponential graph on the ordered members (algorithm section 5).
+
+use crate::ident::NodeId;
+
+/// The hop distances of the directed exponential graph: `j·(p+1)^i mod W` for `i = 0..⌊log_{p+1}(W−1)⌋`, `j = 1..p`,
+/// without 0 and without repeats. Empty for `W = 1`.
+#[must_use]
+pub fn hops(members: usize, peers_per_step: u32) -> Vec<usize> {
+    let mut hops = Vec::new();
+    let base = u128::from(peers_per_step) + 1;
+    let mut power: u128 = 1;
+    while power < members as u128 {
+        for j in 1..base {
+            // The remainder is below `members`, so it fits.
+            let hop = (j * power % members as u128) as usize;
+            if hop != 0 && !hops.contains(&hop) {
+                hops.push(hop);
+            }
+        }
+        power *= base;
+    }
+    hops
+}
+
+/// Walks the hop list: entries `0..p−1` first, then `p` further after each gossip that ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exponential {
+    hops: Vec<usize>,
+    peers_per_step: usize,
+    cursor: usize,
+}
+
+/// The peers of one gossip, as ids of the ordered members; both lists ascending and without repeats.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peers {
+    /// Whom this node sends to.
+    pub out: Vec<NodeId>,
+    /// Whom it receives from.
+    pub inward: Vec<NodeId>,
+}
+
+impl Exponential {
+    /// The graph over `members` nodes with `peers_per_step` out-peers, its cursor at the start.
+    #[must_use]
+    pub fn new(members: usize, peers_per_step: u32) -> Self {
+        Self { hops: hops(members, peers_per_step), peers_per_step: peers_per_step as usize, cursor: 0 }
+    }
+
+    /// Where in the hop list the next gossip starts.
+    #[must_use]
+    pub fn cursor(&self) -> usize {
+        self.cursor
+    }
+
+    /// Continues from a saved cursor.
+    #[must_use]
+    pub fn resumed_at(mut self, cursor: usize) -> Self {
+        self.cursor = cursor.checked_rem(self.hops.len()).unwrap_or(0);
+        self
+    }
+
+    /// The peers of the next gossip of `me` among the ascending `members`; empty if `me` is alone or no member.
+    #[must_use]
+    pub fn peers(&self, members: &[NodeId], me: NodeId) -> Peers {
+        let Ok(rank) = members.binary_search(&me) else { return Peers::default() };
+        let size = members.len();
+        let now = self.hops.iter().cycle().skip(self.cursor).take(self.peers_per_step.min(self.hops.len()));
+        let (mut out, mut inward) = (Vec::new(), Vec::new());
+        for hop in now {
+            out.push(members[(rank + hop) % size]);
+            inward.push(members[(rank + size - hop) % size]);
+        }
+        out.sort_unstable();
+        inward.sort_unstable();
+        Peers { out, inward }
+    }
+
+    /// Moves on after a gossip that ran.
+    pub fn advance(&mut self) {
+        self.cursor = (self.cursor + self.peers_per_step).checked_rem(self.hops.len()).unwrap_or(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hop_lists() {
+        let cases: &[(usize, u32, &[usize])] = &[
+            (1, 1, &[]),
+            (2, 1, &[1]),
+            (3, 1, &[1, 2]),
+            (4, 1, &[1, 2]),
+            (5, 1, &[1, 2, 4]),
+            (6, 1, &[1, 2, 4]),
+            (8, 1, &[1, 2, 4]),
+            (9, 1, &[1, 2, 4, 8]),
+            (17, 1, &[1, 2, 4, 8, 16]),
+            (3, 2, &[1, 2]),
+            (4, 2, &[1, 2, 3]),
+            (9, 2, &[1, 2, 3, 6]),
+            (5, 3, &[1, 2, 3, 4]),
+        ];
+        for (members, peers, expected) in cases {
+            assert_eq!(hops(*members, *peers), *expected, "W={members} p={peers}");
+        }
+    }
+
+    #[test]
+    fn every_gossip_is_regular_without_loops_or_repeats() {
+        for size in 1..=17usize {
+            for peers_per_step in 1..=3u32 {
+                let members: Vec<_> = (0..size as u64).map(|i| NodeId(i * 7 + 3)).collect();
+                let mut graph = Exponential::new(size, peers_per_step);
+                for _ in 0..12 {
+                    let all: Vec<_> = members.iter().map(|id| graph.peers(&members, *id)).collect();
+                    for (me, peers) in members.iter().zip(&all) {
+                        let mut unique = peers.out.clone();
+                        unique.dedup();
+                        assert_eq!(unique, peers.out, "repeat at W={size} p={peers_per_step}");
+                        assert!(!peers.out.contains(me), "self loop at W={size} p={peers_per_step}");
+                        assert_eq!(peers.out.len(), peers.inward.len());
+                        assert_eq!(peers.out.len(), all[0].out.len(), "irregular at W={size}");
+                        for to in &peers.out {
+                            let rank = members.binary_search(to).unwrap();
+                            assert!(all[rank].inward.contains(me));
+                        }
+                    }
+                    graph.advance();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_stranger_has_no_peers() {
+        assert_eq!(Exponential::new(2, 1).peers(&[NodeId(1), NodeId(5)], NodeId(2)), Peers::default());
+    }
+}

@@ -1,0 +1,80 @@
+//! What travels between nodes: control frames and stream headers, in a versioned enum, with bounded decoding.
+//!
+//! The only place that knows bincode. The encoding is bincode's legacy one (little-endian, fixed integers), which other
+//! implementations of the same format read too, so that the crate can be swapped.
+
+mod bulk;
+mod control;
+mod golden;
+
+pub use bulk::{Bulk, BulkHeader};
+pub use control::{Contribution, Frame, Header, Hello, Message, Preface, RefusalReason};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Protocol version of this build; also the end of the ALPN name `slowmo/1`.
+pub const PROTOCOL_VERSION: u32 = 1;
+/// Largest encoded control frame, in bytes; a view of [`crate::view::MEMBERS_MAX`] members fits.
+pub const CONTROL_FRAME_BYTES_MAX: usize = 1 << 20;
+/// Largest encoded stream header, in bytes.
+pub const BULK_HEADER_BYTES_MAX: usize = 4096;
+/// Largest encoded preface, in bytes.
+pub const PREFACE_BYTES_MAX: usize = 256;
+
+/// Why bytes are not a message. Nothing was acted on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Longer than its bound; refused before decoding.
+    #[error("{length} bytes exceed the bound of {bound}")]
+    TooLong {
+        /// Bytes received.
+        length: usize,
+        /// The bound.
+        bound: usize,
+    },
+    /// Not an encoding of the expected type.
+    #[error("not a valid encoding: {0}")]
+    Malformed(String),
+    /// A valid encoding followed by other bytes.
+    #[error("{0} bytes follow the end of the message")]
+    Trailing(usize),
+}
+
+/// Why a message could not be encoded: it is larger than its receivers accept.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// Longer than its bound; nothing was sent.
+    #[error("a message of {length} bytes exceeds the bound of {bound}")]
+    TooLong {
+        /// Bytes it would have.
+        length: usize,
+        /// The bound.
+        bound: usize,
+    },
+    /// The value has no encoding.
+    #[error("a message has no encoding: {0}")]
+    Unencodable(String),
+}
+
+/// Encodes within `BOUND` bytes.
+fn encode<T: Serialize, const BOUND: usize>(value: &T) -> Result<Vec<u8>, EncodeError> {
+    let bytes = bincode::serde::encode_to_vec(value, bincode::config::legacy());
+    let bytes = bytes.map_err(|error| EncodeError::Unencodable(error.to_string()))?;
+    if bytes.len() > BOUND {
+        return Err(EncodeError::TooLong { length: bytes.len(), bound: BOUND });
+    }
+    Ok(bytes)
+}
+
+/// Decodes at most `BOUND` bytes; no length inside can make it allocate more than that.
+fn decode<T: DeserializeOwned, const BOUND: usize>(bytes: &[u8]) -> Result<T, DecodeError> {
+    if bytes.len() > BOUND {
+        return Err(DecodeError::TooLong { length: bytes.len(), bound: BOUND });
+    }
+    let config = bincode::config::legacy().with_limit::<BOUND>();
+    let (value, used) = bincode::serde::decode_from_slice(bytes, config).map_err(|error| DecodeError::Malformed(error.to_string()))?;
+    match bytes.len() - used {
+        0 => Ok(value),
+        trailing => Err(DecodeError::Trailing(trailing)),
+    }
+}

@@ -1,0 +1,90 @@
+//! Devices: where a worker's copy of the model lives, and the exact mean over the workers of a node.
+
+use std::fmt;
+
+/// Access to a list of float32 tensors, in registration order: how training code lends its values.
+pub trait Tensors {
+    /// Calls `visit` once a tensor with its name and values.
+    ///
+    /// # Errors
+    /// A tensor's values cannot be reached; tensors before it were visited.
+    fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError>;
+
+    /// Calls `visit` once a tensor with its name and its values to change.
+    ///
+    /// # Errors
+    /// A tensor's values cannot be reached; tensors before it were changed.
+    fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError>;
+}
+
+/// Why a tensor's values cannot be reached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TensorError {
+    /// Not float32.
+    #[error("tensor {name} holds {found}, not float32: lend its float32 master copy")]
+    NotFloat32 {
+        /// The tensor.
+        name: String,
+        /// Its type.
+        found: String,
+    },
+    /// Not one contiguous block on this device.
+    #[error("tensor {name} is not contiguous: make it contiguous before lending it")]
+    NotContiguous {
+        /// The tensor.
+        name: String,
+    },
+    /// The framework refused.
+    #[error("tensor {name}: {message}")]
+    Framework {
+        /// The tensor.
+        name: String,
+        /// What the framework said.
+        message: String,
+    },
+}
+
+/// The exact mean over the workers of one node. Every worker of the node calls the same operation with its own rank;
+/// calls block until all have.
+pub trait Collective: Send + Sync + fmt::Debug {
+    /// Workers of the node, `g`.
+    fn size(&self) -> usize;
+
+    /// Replaces each worker's `values` by the mean over the workers, summed in ascending rank: the same bits everywhere.
+    ///
+    /// # Errors
+    /// Another length than the other workers, or the collective was aborted. `values` is unchanged.
+    fn mean(&self, rank: usize, values: &mut dyn Tensors) -> Result<(), CollectiveError>;
+
+    /// Makes current and later calls fail on every worker: one of them is gone.
+    fn abort(&self, rank: usize);
+}
+
+/// Why a collective operation failed. The worker's values are unchanged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CollectiveError {
+    /// A worker of this node left or panicked.
+    #[error("worker {0} of this node is gone: the others cannot average without it")]
+    WorkerGone(usize),
+    /// Workers brought different lengths.
+    #[error("worker {rank} brought {found} values, worker 0 {expected}: all workers of a node train the same model")]
+    Length {
+        /// The worker.
+        rank: usize,
+        /// Its values.
+        found: usize,
+        /// Those of worker 0.
+        expected: usize,
+    },
+    /// There is no such worker.
+    #[error("there is no worker {rank}: this node has {size}")]
+    NoSuchWorker {
+        /// The rank asked for.
+        rank: usize,
+        /// Workers of the node.
+        size: usize,
+    },
+    /// The worker's tensors could not be read or written.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}

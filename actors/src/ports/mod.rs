@@ -1,0 +1,4 @@
+//! The traits through which the actors reach the world; implemented in runtime, in memory for tests.
+
+pub mod device;
+pub mod transport;
