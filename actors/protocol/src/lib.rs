@@ -18,8 +18,14 @@
 #![deny(missing_docs)]
 
 pub mod algorithm;
+pub mod aggregator;
 pub mod coordinator;
+pub mod gossip_peer;
 pub mod ident;
+pub mod machine;
+pub mod mean;
+pub mod outer;
+pub mod push_sum;
 pub mod schedule;
 pub mod shards;
 pub mod time;
