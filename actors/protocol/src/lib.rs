@@ -20,6 +20,7 @@
 pub mod algorithm;
 pub mod coordinator;
 pub mod ident;
+pub mod membership;
 pub mod schedule;
 pub mod shards;
 pub mod time;
