@@ -26,6 +26,7 @@ pub mod machine;
 pub mod mean;
 pub mod outer;
 pub mod push_sum;
+pub mod membership;
 pub mod schedule;
 pub mod shards;
 pub mod time;
