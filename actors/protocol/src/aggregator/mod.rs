@@ -143,6 +143,12 @@ impl Aggregator {
         Self { workers, weight, round, arrived: BTreeSet::new(), request: None, decided: None, gossiped: 0, peers_per_gossip }
     }
 
+    /// The node's push-sum weight.
+    #[must_use]
+    pub fn weight(&self) -> f64 {
+        self.weight
+    }
+
     fn arrive(&mut self, worker: usize, request: Request, out: &mut Outbox<Effect>) {
         let before = *self.request.get_or_insert(request);
         if before != request {

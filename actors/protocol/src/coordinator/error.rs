@@ -8,7 +8,9 @@ use crate::wire::RefusalReason;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RoundError {
     /// Two nodes expect different rounds.
-    #[error("{round} was abandoned: {one} expects a {one_terms}, {other} a {other_terms}; run the same training script with the same schedule on all nodes")]
+    #[error(
+        "{round} was abandoned: {one} expects a {one_terms}, {other} a {other_terms}; run the same training script with the same schedule on all nodes"
+    )]
     TermsDiffer {
         /// Which round.
         round: Round,

@@ -261,7 +261,9 @@ impl Coordinator {
         }
         if header.round < place.round || header.ballot < place.ballot {
             let worth_an_answer = matches!(message, Message::Prepare | Message::Propose(_));
-            return if worth_an_answer { self.send(header.sender, Message::Stale, out) };
+            return if worth_an_answer {
+                self.send(header.sender, Message::Stale, out)
+            };
         }
         if header.round > place.round {
             let room = self.early.len() < EARLY_FRAMES_PER_MEMBER_MAX * self.view().size();

@@ -239,7 +239,9 @@ impl Membership {
         if let Some((view, lineage)) = &self.formed {
             let stranger = !view.contains(header.sender);
             let answer = Message::Found { view: view.clone(), lineage: *lineage };
-            return if stranger { self.send(header.sender, answer, out) };
+            return if stranger {
+                self.send(header.sender, answer, out)
+            };
         }
         self.compare(header.sender, &hello, out);
         if self.hellos.len() < MEMBERS_MAX {

@@ -26,7 +26,8 @@ fn found(mut machines: Vec<(Membership, u64)>) -> BTreeMap<u64, Vec<Effect>> {
         }
     };
     for (machine, elements) in &mut machines {
-        for peer in ids.iter().filter(|id| **id != machine.me()) {
+        let me = machine.me();
+        for peer in ids.iter().filter(|id| **id != me) {
             machine.handle(In::PeerUp(*peer), Instant(0), &mut out);
         }
         machine.handle(In::Synchronize { elements: *elements, buffer_elements: 0 }, Instant(0), &mut out);
@@ -103,10 +104,13 @@ fn missing_nodes_and_unreachable_addresses_are_named() {
     assert_eq!(out.take(), [Effect::Fail(expected)]);
     let address = SocketAddr::from(([127, 0, 0, 1], 9));
     refused.handle(In::DialFailed { address, tried_for: Span::from_millis(30_000), error: "no answer".into() }, Instant(1), &mut out);
-    let text = format!("{}", match &out.take()[..] {
-        [Effect::Fail(error)] => error.clone(),
-        other => panic!("{other:?}"),
-    });
+    let text = format!(
+        "{}",
+        match &out.take()[..] {
+            [Effect::Fail(error)] => error.clone(),
+            other => panic!("{other:?}"),
+        }
+    );
     assert!(text.contains("127.0.0.1:9") && text.contains("30000 ms") && text.contains("no answer"), "{text}");
 }
 
