@@ -18,6 +18,7 @@
 #![deny(missing_docs)]
 
 pub mod algorithm;
+pub mod ballot;
 pub mod coordinator;
 pub mod ident;
 pub mod membership;
