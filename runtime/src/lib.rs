@@ -5,6 +5,8 @@
 
 mod api;
 pub mod config;
+pub mod device;
+pub mod tensors;
 
 pub use api::*;
 pub use config::Config;
