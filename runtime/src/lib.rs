@@ -5,6 +5,8 @@
 
 mod api;
 pub mod config;
+pub mod device;
+pub mod tensors;
 pub mod transport;
 
 pub use api::*;

@@ -1,5 +1,6 @@
 //! File, variables and flags, laid over each other. The only part of the configuration that reads the process.
 
+use super::keys::Key;
 use super::{Config, ConfigError, Origin};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read};
@@ -62,7 +63,7 @@ fn file_path(variables: &[(String, String)], arguments: &[String]) -> Result<Opt
     Ok(flag.or_else(variable).map(PathBuf::from))
 }
 
-fn read(path: &Path) -> Result<String, ConfigError> {
+pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
     let unreadable = |message: String| ConfigError::FileUnreadable { path: path.to_owned(), message };
     let file = std::fs::File::open(path).map_err(|error| match error.kind() {
         ErrorKind::NotFound => ConfigError::FileMissing { path: path.to_owned() },
@@ -88,14 +89,12 @@ fn apply_file(config: &mut Config, path: &Path, text: &str) -> Result<(), Config
     for (key, value) in entries {
         let origin = Origin::File { path: path.to_owned(), line: line(key.span().start) };
         let name = key.get_ref().as_ref();
-        let value = plain_text(value.get_ref()).ok_or_else(|| ConfigError::NotAValue {
-            key: name.to_owned(),
-            origin: origin.clone(),
-            found: value.get_ref().type_str(),
-        });
-        // An unknown table is a mistyped key first.
-        let text = if super::Key::find(name).is_some() { value? } else { String::new() };
-        config.set_from(name, &text, &origin)?;
+        match plain_text(value.get_ref()) {
+            Some(text) => config.set_from(name, &text, &origin)?,
+            // An unknown table is a mistyped key first.
+            None if Key::find(name).is_none() => config.set_from(name, "", &origin)?,
+            None => return Err(ConfigError::NotAValue { key: name.to_owned(), origin, found: value.get_ref().type_str() }),
+        }
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 use super::error::RoundError;
 use super::outcome::{Outcome, RoundKind, Terms};
 use super::plan::Plan;
-use crate::ballot::Acceptor;
+use crate::ballot::{Acceptor, first_ballot};
 use crate::ident::{Ballot, Lineage, NodeId, Round};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::shards::{Layout, ShardMap};
@@ -152,12 +152,12 @@ impl Coordinator {
     /// A coordinator before round 0 of a new lineage; the lowest id leads.
     #[must_use]
     pub fn new(founding: Founding) -> Self {
-        let ballot = Ballot::default().next_of(founding.view.lowest());
+        let (ballot, acceptor) = (first_ballot(&founding.view), Acceptor::new(&founding.view));
         Self {
             founding,
             round: Round::FOUNDING,
             ballot,
-            acceptor: Acceptor::default(),
+            acceptor,
             maps: Vec::new(),
             proposed: None,
             prepared: BTreeSet::new(),
@@ -359,7 +359,8 @@ impl Coordinator {
 
     fn apply(&mut self, outcome: Outcome, out: &mut Outbox<Effect>) {
         self.round = self.round.next();
-        self.acceptor.next_decree();
+        self.acceptor.next_decree(&self.founding.view);
+        self.ballot = first_ballot(&self.founding.view);
         self.open = None;
         self.proposed = None;
         self.prepared.clear();
