@@ -267,6 +267,9 @@ pub enum DialError {
     /// A later start of the same node is connected to the peer already.
     #[error("a later start of {0} is connected already; end this process, or give each node its own node_id")]
     Superseded(NodeId),
+    /// The peer did not accept this node's introduction.
+    #[error("it refused this node: {0}")]
+    RefusedThere(String),
     /// Anything else the network said.
     #[error("{0}")]
     Other(String),

@@ -4,5 +4,5 @@
 //! [`PeerDown`](slowmo_actors::ports::transport::TransportEvent::PeerDown), is in `sessions`.
 
 pub mod memory;
-#[allow(dead_code)]
+pub mod quic;
 mod sessions;

@@ -8,8 +8,12 @@ use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{RwLock, mpsc, watch};
+
+/// How long a peer that closed its connections is still read from.
+const READING_AFTER_CLOSE_MAX: Duration = Duration::from_millis(300);
 
 /// Locks, also after a panic elsewhere: the tables behind these locks are whole between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -117,6 +121,13 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         if entry.session.is_closing() { None } else { entry.outgoing.clone() }
     }
 
+    /// Which start of a peer can be sent to.
+    pub(crate) fn outgoing_incarnation(&self, node: NodeId) -> Option<Incarnation> {
+        let table = lock(&self.table);
+        let entry = table.entries.get(&node)?;
+        (entry.outgoing.is_some() && !entry.session.is_closing()).then_some(entry.session.peer.incarnation)
+    }
+
     /// Everything that can be sent to.
     pub(crate) fn all_outgoing(&self) -> Vec<L> {
         lock(&self.table).entries.values().filter_map(|entry| entry.outgoing.clone()).collect()
@@ -199,8 +210,19 @@ pub(crate) struct Session {
     up: watch::Sender<Option<SocketAddr>>,
     closing: watch::Sender<Option<DownReason>>,
     ended: watch::Sender<bool>,
+    /// Readers of control frames.
+    readers: watch::Sender<usize>,
     /// Held shared while an event is delivered, so that `PeerDown` comes last.
     delivering: RwLock<()>,
+}
+
+/// A reader of control frames at work.
+pub(crate) struct Reading(Arc<Session>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.readers.send_modify(|readers| *readers -= 1);
+    }
 }
 
 /// The session is over; the event was not delivered.
@@ -216,6 +238,7 @@ impl Session {
             up: watch::Sender::new(None),
             closing: watch::Sender::new(None),
             ended: watch::Sender::new(false),
+            readers: watch::Sender::new(0),
             delivering: RwLock::new(()),
         }
     }
@@ -227,6 +250,19 @@ impl Session {
             current.get_or_insert(reason);
             first
         });
+    }
+
+    /// Counts a reader of control frames until the answer is dropped.
+    pub(crate) fn reading(self: &Arc<Self>) -> Reading {
+        self.readers.send_modify(|readers| *readers += 1);
+        Reading(self.clone())
+    }
+
+    /// Ends the session once its readers have delivered what arrived before the end, within a bound.
+    pub(crate) async fn close_after_reading(&self, reason: DownReason) {
+        let mut readers = self.readers.subscribe();
+        let _ = tokio::time::timeout(READING_AFTER_CLOSE_MAX, readers.wait_for(|readers| *readers == 0)).await;
+        self.close(reason);
     }
 
     pub(crate) fn is_closing(&self) -> bool {
