@@ -33,6 +33,14 @@ pub enum SpawnError {
     /// More than one node and no way to find the others.
     #[error("min_nodes = {0} needs a way to find the others: set peers = [\"host:port\", …] or rendezvous = \"/shared/folder\"")]
     NoPeers(usize),
+    /// A peer's name cannot be resolved.
+    #[error("peer {peer}: {error}; check the name in peers")]
+    Peer {
+        /// The entry of `peers`.
+        peer: String,
+        /// Why.
+        error: std::io::Error,
+    },
     /// The endpoint cannot listen.
     #[error(transparent)]
     Bind(#[from] BindError),

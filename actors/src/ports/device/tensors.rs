@@ -18,6 +18,16 @@ impl Tensors for () {
     }
 }
 
+/// Whatever is lent by a mutable reference.
+impl<T: Tensors + ?Sized> Tensors for &mut T {
+    fn read(&self, visit: Read<'_>) -> Result<(), TensorError> {
+        (**self).read(visit)
+    }
+    fn write(&mut self, visit: Write<'_>) -> Result<(), TensorError> {
+        (**self).write(visit)
+    }
+}
+
 /// One tensor.
 impl Tensors for [f32] {
     fn read(&self, visit: Read<'_>) -> Result<(), TensorError> {
