@@ -6,8 +6,12 @@
 //! | `named` | a list of tensors with names of their own |
 //! | `candle` | candle variables and gradients (feature `candle`) |
 
+#[cfg(feature = "candle")]
+mod candle;
 pub mod flat;
 mod named;
 
+#[cfg(feature = "candle")]
+pub use candle::{CandleGradients, CandleVariables};
 pub use named::NamedTensors;
 pub use slowmo_actors::ports::device::{TensorError, Tensors};
