@@ -54,8 +54,11 @@ fn block(layout: &Layout) -> Option<std::ops::Range<usize>> {
     layout.contiguous_offsets().map(|(start, end)| start..end)
 }
 
+/// What is done with a tensor's values.
+type Visit<'a> = &'a mut dyn FnMut(&mut [f32]);
+
 /// Candle's only safe way to values that can be changed: an operation in place.
-struct Lend<'a>(RefCell<&'a mut dyn FnMut(&mut [f32])>);
+struct Lend<'a>(RefCell<Visit<'a>>);
 
 impl InplaceOp1 for Lend<'_> {
     fn name(&self) -> &'static str {
