@@ -5,6 +5,7 @@
 
 mod api;
 pub mod config;
+pub mod discovery;
 pub mod transport;
 
 pub use api::*;

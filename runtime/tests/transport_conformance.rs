@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::Bytes;
+use slowmo::transport::faulty;
 use slowmo::transport::memory::MemoryHub;
 use slowmo::transport::quic::{self, ClusterKey, Identity, QuicSettings};
 use slowmo_actors::ports::transport::{
@@ -21,6 +22,8 @@ const KEY: [u8; 32] = [42; 32];
 /// Makes nodes of one transport.
 enum Kind {
     Memory(MemoryHub),
+    /// In memory, wrapped, with nothing wrong.
+    Faulty(MemoryHub),
     Quic,
 }
 
@@ -32,12 +35,25 @@ struct Node {
 
 impl Kind {
     fn node(&self, id: u64, incarnation: u64) -> Node {
+        let address = match self {
+            Self::Quic => SocketAddr::from(([127, 0, 0, 1], 0)),
+            _ => SocketAddr::from(([127, 0, 0, 1], 1000 + id as u16)),
+        };
+        self.node_at(id, incarnation, address)
+    }
+
+    fn node_at(&self, id: u64, incarnation: u64, address: SocketAddr) -> Node {
         let (id, incarnation) = (NodeId(id), Incarnation(incarnation));
         let (transport, events) = match self {
-            Self::Memory(hub) => hub.join(id, incarnation, SocketAddr::from(([127, 0, 0, 1], 1000 + id.0 as u16))),
+            Self::Memory(hub) => hub.join(id, incarnation, address),
+            Self::Faulty(hub) => {
+                let (inner, events) = hub.join(id, incarnation, address);
+                let (transport, events, _faults) = faulty::wrap(inner, events, PATIENCE);
+                (transport, events)
+            }
             Self::Quic => {
                 let identity = Identity::issue(&ClusterKey::from_bytes(KEY), id, incarnation).unwrap();
-                quic::bind(QuicSettings::new(id, incarnation, "127.0.0.1:0".parse().unwrap(), identity)).unwrap()
+                quic::bind(QuicSettings::new(id, incarnation, address, identity)).unwrap()
             }
         };
         Node { id, transport, events }
@@ -352,13 +368,15 @@ async fn dialing_is_given_up(kind: Kind) {
 
 async fn a_late_listener_is_found(kind: Kind) {
     let mut one = kind.node(1, 1);
-    let address = kind.node(2, 1).address();
+    let later = kind.node(2, 1);
+    let address = later.address();
+    later.transport.close().await;
+    drop(later);
     one.transport.connect(address, PATIENCE);
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    if let Kind::Memory(_) = kind {
-        let _two = kind.node(2, 2);
-        assert!(matches!(one.next().await, TransportEvent::PeerUp { .. }));
-    }
+    one.quiet(Duration::from_millis(50)).await;
+    let later = kind.node_at(2, 2, address);
+    let TransportEvent::PeerUp { node, incarnation, .. } = one.next().await else { panic!("up") };
+    assert_eq!((node, incarnation), (later.id, Incarnation(2)));
 }
 
 async fn datagrams_arrive(kind: Kind) {
@@ -428,5 +446,6 @@ macro_rules! conformance {
 conformance! {
     over_memory: Kind::Memory(MemoryHub::new(None));
     over_seeded_memory: Kind::Memory(MemoryHub::new(Some(7)));
+    over_faulty: Kind::Faulty(MemoryHub::new(None));
     over_quic: Kind::Quic;
 }

@@ -124,7 +124,8 @@ pub enum TransportEvent {
         /// Where it listens.
         address: SocketAddr,
     },
-    /// The last connection in either direction to this peer is gone.
+    /// A connection to or from this peer was lost, and with it all others of this peer. Follows once after `PeerUp` or
+    /// after its first message, whichever came; nothing of the peer follows until it is connected anew.
     PeerDown {
         /// Who.
         node: NodeId,
