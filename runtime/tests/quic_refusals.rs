@@ -212,18 +212,14 @@ async fn certificates_of_the_operator_are_accepted() {
     };
     let ((one, _one_events), (two, mut two_events)) = (bind(1), bind(2));
     two.connect(one.local().address, PATIENCE);
-    let TransportEvent::PeerUp { node, .. } = next(&mut two_events).await else { panic!("up") };
-    assert_eq!(node, NodeId(1));
+    let TransportEvent::PeerUp { node: up, .. } = next(&mut two_events).await else { panic!("up") };
+    assert_eq!(up, NodeId(1));
 
-    let (stranger, mut stranger_events) = node_of_key(3);
+    let (stranger, mut stranger_events) = node(3);
     stranger.connect(one.local().address, Duration::from_secs(60));
     assert!(matches!(dial_error(&mut stranger_events).await, DialError::WrongClusterKey(_)));
     let unusable = Identity::from_pem(b"", files.certificate.as_bytes(), b"not PEM");
     assert!(matches!(unusable, Err(IdentityError::Certificate { .. })));
-}
-
-fn node_of_key(id: u64) -> Node {
-    node(id)
 }
 
 /// The preface is public wire format: what these tests write by hand must be what nodes write.

@@ -208,6 +208,9 @@ impl Node {
             let _ = target.events.send(TransportEvent::Refused { remote: self.local.address, error: error.clone() }).await;
             return Err(error);
         }
+        if self.sessions.outgoing_incarnation(target.local.node) == Some(target.local.incarnation) {
+            return Ok(());
+        }
         let there = target.sessions.admit(self.local.into(), Part::IncomingControl).map_err(|error| refusal(error, self.local.node))?;
         let link = Arc::new(Link::new(self, target, there.clone()));
         let here = self.sessions.admit(target.local.into(), Part::Outgoing(link.clone(), address));
