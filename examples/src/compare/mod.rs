@@ -1,0 +1,1 @@
+//! The comparison of algorithms on the digits.
