@@ -18,8 +18,10 @@
 #![deny(missing_docs)]
 
 pub mod algorithm;
+pub mod ballot;
 pub mod coordinator;
 pub mod ident;
+pub mod membership;
 pub mod schedule;
 pub mod shards;
 pub mod time;

@@ -1,20 +1,311 @@
-//! Configuration skeleton.
+//! What a node is told: typed values from a TOML file, `SLOWMO_*` variables and `--slowmo-*` flags, checked once.
+//!
+//! | file | holds |
+//! |---|---|
+//! | [`keys`] | the one table of all keys |
+//! | `values` | the types of the values, from and to text |
+//! | `sources` | file, variables and flags; the only part that reads the process |
+//! | `error` | why a configuration was refused |
 
-/// Everything a node can be told.
-#[derive(Clone, Debug, Default)]
-pub struct Config {}
+mod error;
+pub mod keys;
+mod sources;
+#[cfg(test)]
+mod tests;
+mod values;
 
-/// Why a configuration was refused.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("configuration")]
-pub struct ConfigError;
+pub use error::{ConfigError, Origin};
+pub use sources::{CONFIG_FILE_BYTES_MAX, RESERVED_VARIABLES, user_arguments};
+pub use values::{BaseName, ClusterKey, Congestion, DeviceName, OuterName, PEERS_MAX};
+
+use keys::{KEYS, Key};
+use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy, Outer, OuterOptimizer};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Everything a node can be told. Units, defaults and ranges stand in [`keys::KEYS`]; [`Config::check`] checks fields set
+/// by hand.
+///
+/// ```
+/// let config = slowmo::Config { min_nodes: 2, ..Default::default() }.with("tau", 12)?;
+/// assert_eq!(config.tau, 12);
+/// # Ok::<(), slowmo::config::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Who this node is; `None` draws a random id at each start.
+    pub node_id: Option<u64>,
+    /// Where the UDP endpoint listens; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Nodes to dial at start, as `host:port`.
+    pub peers: Vec<String>,
+    /// Folder in which nodes find each other.
+    pub rendezvous: Option<PathBuf>,
+    /// Founding nodes.
+    pub min_nodes: usize,
+    /// Workers of this node, `g`.
+    pub devices: u16,
+    /// Where the workers' copies of the model live.
+    pub device: DeviceName,
+    /// The cluster's secret.
+    pub cluster_key: Option<ClusterKey>,
+    /// File with the cluster's secret.
+    pub cluster_key_file: Option<PathBuf>,
+    /// The operator's own CA (PEM).
+    pub tls_ca_file: Option<PathBuf>,
+    /// This node's certificate chain (PEM).
+    pub tls_certificate_file: Option<PathBuf>,
+    /// This node's private key (PEM).
+    pub tls_key_file: Option<PathBuf>,
+    /// Base algorithm between outer rounds.
+    pub base: BaseName,
+    /// LocalSGD's `f`, in inner steps.
+    pub frequency: u64,
+    /// SGP's out-peers of one gossip, `p`.
+    pub peers_per_step: u32,
+    /// Outer optimizer.
+    pub outer: OuterName,
+    /// `τ`, inner steps of an outer round.
+    pub tau: u64,
+    /// SlowMo's `α`.
+    pub alpha: f32,
+    /// SlowMo's `β`.
+    pub beta: f32,
+    /// Nesterov's and BMUF's `η`.
+    pub eta: f32,
+    /// Nesterov's and BMUF's `μ`.
+    pub mu: f32,
+    /// An exact average without momentum every so many inner steps.
+    pub average_every: Option<u64>,
+    /// SGP's slow steps do not average.
+    pub no_average: bool,
+    /// Anchor and momentum are divided over the nodes.
+    pub sharded: bool,
+    /// Further holders of each shard, `R`.
+    pub replicas: usize,
+    /// What a round does to the base optimizer's buffers.
+    pub buffers: BufferStrategy,
+    /// How long a peer is tried before it is given up, in milliseconds.
+    pub connect_timeout_ms: u64,
+    /// How long a round may take, in milliseconds.
+    pub round_timeout_ms: u64,
+    /// Silence after which a connection is given up, in milliseconds.
+    pub idle_timeout_ms: u64,
+    /// How often an idle connection shows life, in milliseconds.
+    pub keep_alive_ms: u64,
+    /// Largest UDP payload that path discovery tries, in bytes.
+    pub mtu_bytes_max: u16,
+    /// Congestion control of the connections.
+    pub congestion: Congestion,
+    /// Threads of the runtime that moves the data.
+    pub runtime_threads: usize,
+}
+
+/// How this node proves that it belongs to the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credentials<'a> {
+    /// Nothing was given; enough for a single node only.
+    None,
+    /// A cluster key.
+    ClusterKey(&'a ClusterKey),
+    /// A file with a cluster key.
+    ClusterKeyFile(&'a Path),
+    /// The operator's own PEM files.
+    Files {
+        /// The CA.
+        ca: &'a Path,
+        /// This node's certificate chain.
+        certificate: &'a Path,
+        /// This node's private key.
+        key: &'a Path,
+    },
+}
+
+impl Default for Config {
+    /// One node on its own, on loopback, with LocalSGD and SlowMo.
+    fn default() -> Self {
+        Self {
+            node_id: None,
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            peers: Vec::new(),
+            rendezvous: None,
+            min_nodes: 1,
+            devices: 1,
+            device: DeviceName::Cpu,
+            cluster_key: None,
+            cluster_key_file: None,
+            tls_ca_file: None,
+            tls_certificate_file: None,
+            tls_key_file: None,
+            base: BaseName::LocalSgd,
+            frequency: 3,
+            peers_per_step: 1,
+            outer: OuterName::SlowMo,
+            tau: 48,
+            alpha: 1.0,
+            beta: 0.5,
+            eta: 0.7,
+            mu: 0.9,
+            average_every: None,
+            no_average: false,
+            sharded: true,
+            replicas: 1,
+            buffers: BufferStrategy::Maintain,
+            connect_timeout_ms: 30_000,
+            round_timeout_ms: 300_000,
+            idle_timeout_ms: 10_000,
+            keep_alive_ms: 1_000,
+            mtu_bytes_max: 6_400,
+            congestion: Congestion::Cubic,
+            runtime_threads: 2,
+        }
+    }
+}
 
 impl Config {
-    /// File, then `SLOWMO_*` variables, then `--slowmo-*` flags; the later wins.
+    /// The process's configuration: file, then `SLOWMO_*` variables, then `--slowmo-*` flags; the later wins.
     ///
     /// # Errors
-    /// Unknown key, value out of range.
+    /// The file is missing, unreadable or not TOML; an unknown key; a value out of range; keys that exclude each other.
     pub fn load() -> Result<Self, ConfigError> {
-        Ok(Self {})
+        sources::load()
+    }
+
+    /// [`Config::load`] from given sources: a file's path and text, variables, arguments. Reads nothing itself.
+    ///
+    /// # Errors
+    /// As [`Config::load`], but for the file's reading.
+    pub fn from_sources(
+        file_text: Option<(&Path, &str)>,
+        variables: impl Iterator<Item = (String, String)>,
+        arguments: impl Iterator<Item = String>,
+    ) -> Result<Self, ConfigError> {
+        sources::merge(file_text, variables, arguments)
+    }
+
+    /// Sets one key from its text, with the same checks as any other source.
+    ///
+    /// # Errors
+    /// An unknown key, or a value out of range; `self` is unchanged.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+        self.set_from(key, value, &Origin::Program)
+    }
+
+    /// [`Config::set`] for chains.
+    ///
+    /// # Errors
+    /// An unknown key, or a value out of range.
+    pub fn with(mut self, key: &str, value: impl ToString) -> Result<Self, ConfigError> {
+        self.set(key, &value.to_string()).map(|()| self)
+    }
+
+    /// Checks every value and every combination, also of fields that were set by hand.
+    ///
+    /// # Errors
+    /// The first value or combination that is refused.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.algorithm()?;
+        for key in KEYS {
+            key.set(&mut self.clone(), &key.text(self), &Origin::Program)?;
+        }
+        self.check_credentials()?;
+        if self.keep_alive_ms >= self.idle_timeout_ms {
+            let Self { keep_alive_ms, idle_timeout_ms, .. } = *self;
+            return Err(ConfigError::KeepAliveTooLong { keep_alive_ms, idle_timeout_ms });
+        }
+        Ok(())
+    }
+
+    /// The training algorithm; SlowMo with `alpha` 1 and `beta` 0 is off.
+    ///
+    /// # Errors
+    /// [`ConfigError::Algorithm`] with the first value out of range.
+    pub fn algorithm(&self) -> Result<Algorithm, ConfigError> {
+        let base = match self.base {
+            BaseName::LocalSgd => Base::LocalSgd { frequency: self.frequency },
+            BaseName::Sgp => Base::Sgp { peers_per_step: self.peers_per_step },
+            BaseName::AllReduce => Base::AllReduce,
+            BaseName::None => Base::None,
+        };
+        let optimizer = match self.outer {
+            OuterName::SlowMo => OuterOptimizer::SlowMo { alpha: self.alpha, beta: self.beta },
+            OuterName::Nesterov => OuterOptimizer::Nesterov { eta: self.eta, mu: self.mu },
+            OuterName::BmufNbm => OuterOptimizer::BmufNbm { eta: self.eta, mu: self.mu },
+        };
+        let outer = Outer { frequency: self.tau, optimizer, sharded: self.sharded, average: !self.no_average };
+        let outer = (!optimizer.is_off()).then_some(outer);
+        let algorithm = Algorithm { base, outer, average_every: self.average_every, buffers: self.buffers };
+        algorithm.check()?;
+        Ok(algorithm)
+    }
+
+    /// The settings that all nodes must share, as `key = value` lines in the table's order; compare two with
+    /// [`slowmo_protocol::membership::settings::differing_settings`].
+    #[must_use]
+    pub fn shared_settings(&self) -> String {
+        let line = |key: &Key| format!("{} = {}\n", key.name, key.text(self));
+        KEYS.iter().filter(|key| key.shared).map(line).collect()
+    }
+
+    /// How this node proves that it belongs to the cluster.
+    #[must_use]
+    pub fn credentials(&self) -> Credentials<'_> {
+        let files = (&self.tls_ca_file, &self.tls_certificate_file, &self.tls_key_file);
+        match (&self.cluster_key, &self.cluster_key_file, files) {
+            (Some(key), ..) => Credentials::ClusterKey(key),
+            (None, Some(path), _) => Credentials::ClusterKeyFile(path),
+            (None, None, (Some(ca), Some(certificate), Some(key))) => Credentials::Files { ca, certificate, key },
+            _ => Credentials::None,
+        }
+    }
+
+    /// `connect_timeout_ms` as a duration.
+    #[must_use]
+    pub fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.connect_timeout_ms)
+    }
+
+    /// `round_timeout_ms` as a duration.
+    #[must_use]
+    pub fn round_timeout(&self) -> Duration {
+        Duration::from_millis(self.round_timeout_ms)
+    }
+
+    /// `idle_timeout_ms` as a duration.
+    #[must_use]
+    pub fn idle_timeout(&self) -> Duration {
+        Duration::from_millis(self.idle_timeout_ms)
+    }
+
+    /// `keep_alive_ms` as a duration.
+    #[must_use]
+    pub fn keep_alive(&self) -> Duration {
+        Duration::from_millis(self.keep_alive_ms)
+    }
+
+    fn set_from(&mut self, name: &str, value: &str, origin: &Origin) -> Result<(), ConfigError> {
+        match Key::find(name) {
+            Some(key) => key.set(self, value, origin),
+            None => Err(ConfigError::UnknownKey { key: name.to_owned(), origin: origin.clone(), nearest: Key::nearest(name) }),
+        }
+    }
+
+    fn check_credentials(&self) -> Result<(), ConfigError> {
+        let files = [
+            ("tls_ca_file", self.tls_ca_file.is_some()),
+            ("tls_certificate_file", self.tls_certificate_file.is_some()),
+            ("tls_key_file", self.tls_key_file.is_some()),
+        ];
+        let keys = [("cluster_key", self.cluster_key.is_some()), ("cluster_key_file", self.cluster_key_file.is_some())];
+        let given = |list: &[(&'static str, bool)]| list.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect::<Vec<_>>();
+        match (given(&keys).as_slice(), given(&files).as_slice()) {
+            ([one, other], _) | ([one], [other, ..]) => Err(ConfigError::TwoCredentials { one, other }),
+            (_, [] | [_, _, _]) => Ok(()),
+            (_, some) => {
+                let missing = files.iter().find(|(name, _)| !some.contains(name)).map_or("", |(name, _)| *name);
+                Err(ConfigError::TlsIncomplete { missing })
+            }
+        }
     }
 }

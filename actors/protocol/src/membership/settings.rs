@@ -1,0 +1,86 @@
+//! Compares the settings that all nodes must share. Pure; looks at a bounded part of what a peer sent.
+
+use std::collections::BTreeSet;
+
+/// Bytes of a peer's settings that are looked at; also bounds what an error can show.
+pub const SETTINGS_BYTES_MAX: usize = 4096;
+/// Bytes of one shown value.
+const VALUE_BYTES_MAX: usize = 200;
+/// Shown where one side does not have a key.
+const ABSENT: &str = "(not set)";
+
+/// One setting on which two nodes disagree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The key.
+    pub key: String,
+    /// This node's value.
+    pub ours: String,
+    /// The other node's value.
+    pub theirs: String,
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} is {} here, {} there", self.key, self.ours, self.theirs)
+    }
+}
+
+/// The settings on which two lists of `key = value` lines differ: ours in our order, then keys that only they have.
+/// Empty if the nodes may train together.
+#[must_use]
+pub fn differing_settings(ours: &str, theirs: &str) -> Vec<Difference> {
+    let ours = lines(ours);
+    let theirs = lines(theirs);
+    let mut seen = BTreeSet::new();
+    let keys = ours.iter().chain(&theirs).map(|(key, _)| *key).filter(|key| seen.insert(*key));
+    keys.filter_map(|key| difference(key, value(&ours, key), value(&theirs, key))).collect()
+}
+
+fn lines(settings: &str) -> Vec<(&str, &str)> {
+    let bounded = prefix(settings, SETTINGS_BYTES_MAX);
+    let nonempty = bounded.lines().filter(|line| !line.trim().is_empty());
+    nonempty.map(|line| line.split_once('=').map_or((line.trim(), ""), |(key, value)| (key.trim(), value.trim()))).collect()
+}
+
+fn value<'a>(lines: &[(&str, &'a str)], key: &str) -> Option<&'a str> {
+    lines.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
+}
+
+fn difference(key: &str, ours: Option<&str>, theirs: Option<&str>) -> Option<Difference> {
+    let shown = |value: Option<&str>| prefix(value.unwrap_or(ABSENT), VALUE_BYTES_MAX).to_owned();
+    let key = prefix(key, VALUE_BYTES_MAX).to_owned();
+    (ours != theirs).then(|| Difference { key, ours: shown(ours), theirs: shown(theirs) })
+}
+
+/// At most `bytes` of a text, cut between characters.
+fn prefix(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(ours: &str, theirs: &str) -> Vec<String> {
+        differing_settings(ours, theirs).iter().map(Difference::to_string).collect()
+    }
+
+    #[test]
+    fn names_every_difference_in_order() {
+        assert_eq!(shown("tau = 48\nbeta = 0.5\n", "tau = 48\nbeta = 0.5\n"), Vec::<String>::new());
+        assert_eq!(shown("tau = 48\nbeta = 0.5\n", "beta=0.4\ntau = 12"), ["tau is 48 here, 12 there", "beta is 0.5 here, 0.4 there"]);
+        assert_eq!(shown("tau = 48", ""), ["tau is 48 here, (not set) there"]);
+        assert_eq!(shown("", "new_key = 1"), ["new_key is (not set) here, 1 there"]);
+        assert_eq!(shown("peers = ", "peers"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn hostile_settings_stay_bounded() {
+        let long = "ä".repeat(1 << 20);
+        let found = differing_settings("tau = 48", &format!("tau = {long}\n{long}"));
+        assert_eq!(found.len(), 1);
+        assert!(found[0].theirs.len() <= VALUE_BYTES_MAX);
+    }
+}

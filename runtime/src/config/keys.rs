@@ -1,0 +1,235 @@
+//! The one table of all keys: name, default, unit, range, meaning, and how a value is read and stored.
+//! Parsing, help text, documentation and the search for the nearest key all use it. Pure.
+
+use super::values::Value;
+use super::{Config, ConfigError, Origin};
+use slowmo_protocol::view::MEMBERS_MAX;
+use std::fmt;
+
+/// Longest time that a key may name: one day, in milliseconds.
+const MILLISECONDS_MAX: u64 = 86_400_000;
+
+/// One key of the configuration.
+pub struct Key {
+    /// `snake_case`; `SLOWMO_<NAME>` as a variable, `--slowmo-<name-with-dashes>` as a flag.
+    pub name: &'static str,
+    /// The value that applies when no source names the key.
+    pub default: &'static str,
+    /// The unit, or nothing.
+    pub unit: &'static str,
+    /// Which values are allowed.
+    pub allowed: Allowed,
+    /// What it does, in one line.
+    pub meaning: &'static str,
+    /// Whether all nodes of a cluster must agree on it.
+    pub shared: bool,
+    pub(super) show: fn(&Config) -> String,
+    pub(super) store: fn(&mut Config, &str) -> Option<()>,
+}
+
+/// Which values a key allows. [`fmt::Display`] completes the sentence "the value must be …".
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Allowed {
+    /// A whole number from the first to the second, both included.
+    Whole(u64, u64),
+    /// A whole number from 1, or this word.
+    WholeOr(&'static str),
+    /// A finite number above 0.
+    Positive,
+    /// A number in `[0, 1)`.
+    Fraction,
+    /// One of these words.
+    Words(&'static [&'static str]),
+    /// Anything that has the described form; the key's type checks it.
+    Form(&'static str),
+    /// Like `Form`, but never shown.
+    Secret(&'static str),
+}
+
+impl fmt::Display for Allowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(from, u64::MAX) => write!(f, "a whole number of {from} or more"),
+            Self::Whole(from, to) => write!(f, "a whole number from {from} to {to}"),
+            Self::WholeOr(word) => write!(f, "{word}, or a whole number of 1 or more"),
+            Self::Positive => write!(f, "a finite number above 0"),
+            Self::Fraction => write!(f, "a number in [0, 1)"),
+            Self::Words(words) => write!(f, "one of {}", words.join(", ")),
+            Self::Form(form) | Self::Secret(form) => write!(f, "{form}"),
+        }
+    }
+}
+
+impl Allowed {
+    /// Whether the text is in range; forms are left to the type.
+    fn contains(&self, text: &str) -> bool {
+        let whole = || text.parse::<u64>().ok();
+        let number = || text.parse::<f32>().ok();
+        match self {
+            Self::Whole(from, to) => whole().is_some_and(|value| (*from..=*to).contains(&value)),
+            Self::WholeOr(word) => text == *word || whole().is_some_and(|value| value >= 1),
+            Self::Positive => number().is_some_and(|value| value.is_finite() && value > 0.0),
+            Self::Fraction => number().is_some_and(|value| (0.0..1.0).contains(&value)),
+            Self::Words(words) => words.contains(&text),
+            Self::Form(_) | Self::Secret(_) => true,
+        }
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({})", self.name)
+    }
+}
+
+impl Key {
+    /// The key of this name.
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static Self> {
+        KEYS.iter().find(|key| key.name == name)
+    }
+
+    /// The known key whose name is closest to a mistyped one.
+    #[must_use]
+    pub fn nearest(name: &str) -> &'static str {
+        let distance = |key: &&Self| strsim::damerau_levenshtein(key.name, name);
+        KEYS.iter().min_by_key(distance).map_or("", |key| key.name)
+    }
+
+    /// The canonical text of this key's value in `config`, secrets included.
+    #[must_use]
+    pub(super) fn text(&self, config: &Config) -> String {
+        (self.show)(config)
+    }
+
+    /// Checks a value and stores it; on error `config` is unchanged.
+    pub(super) fn set(&self, config: &mut Config, text: &str, origin: &Origin) -> Result<(), ConfigError> {
+        let stored = if self.allowed.contains(text) { (self.store)(config, text) } else { None };
+        stored.ok_or_else(|| self.refusal(text, origin))
+    }
+
+    fn refusal(&self, text: &str, origin: &Origin) -> ConfigError {
+        let hidden = matches!(self.allowed, Allowed::Secret(_));
+        ConfigError::OutOfRange {
+            key: self.name,
+            value: if hidden { "(hidden)".to_owned() } else { text.to_owned() },
+            origin: origin.clone(),
+            allowed: self.allowed.to_string(),
+        }
+    }
+}
+
+/// The table of all keys as Markdown, one row a key, for documentation and `--help`.
+#[must_use]
+pub fn markdown_table() -> String {
+    let row = |key: &Key| {
+        let Key { name, default, unit, allowed, meaning, shared, .. } = key;
+        let shared = if *shared { "yes" } else { "" };
+        format!("| `{name}` | `{default}` | {unit} | {allowed} | {shared} | {meaning} |\n")
+    };
+    let head = "| key | default | unit | allowed | same on all nodes | meaning |\n|---|---|---|---|---|---|\n";
+    KEYS.iter().map(row).fold(head.to_owned(), |table, row| table + &row)
+}
+
+/// A row of the table: `key!(field, default, unit, allowed, shared, meaning)`; with `word:` for fields that may be `None`.
+macro_rules! key {
+    ($field:ident, $default:literal, $unit:literal, $allowed:expr, $shared:literal, $meaning:literal) => {
+        key!(@row $field, $default, $unit, $allowed, $shared, $meaning,
+            |config| config.$field.show(),
+            |config, text| {
+                config.$field = Value::parse(text)?;
+                Some(())
+            })
+    };
+    ($field:ident, word: $word:literal, $unit:literal, $allowed:expr, $shared:literal, $meaning:literal) => {
+        key!(@row $field, $word, $unit, $allowed, $shared, $meaning,
+            |config| config.$field.as_ref().map_or_else(|| $word.to_owned(), Value::show),
+            |config, text| {
+                config.$field = if text == $word { None } else { Some(Value::parse(text)?) };
+                Some(())
+            })
+    };
+    (@row $field:ident, $default:literal, $unit:literal, $allowed:expr, $shared:literal, $meaning:literal, $show:expr, $store:expr) => {
+        Key {
+            name: stringify!($field),
+            default: $default,
+            unit: $unit,
+            allowed: $allowed,
+            meaning: $meaning,
+            shared: $shared,
+            show: $show,
+            store: $store,
+        }
+    };
+}
+
+const SWITCH: Allowed = Allowed::Words(&["true", "false"]);
+const FROM_ONE: Allowed = Allowed::Whole(1, u64::MAX);
+const MILLISECONDS: Allowed = Allowed::Whole(1, MILLISECONDS_MAX);
+const PATH: Allowed = Allowed::Form("a path, or none");
+const NODES: Allowed = Allowed::Whole(1, MEMBERS_MAX as u64);
+
+/// Every key, in the order of documentation and of [`Config::shared_settings`].
+pub static KEYS: &[Key] = &[
+    key!(node_id, word: "random", "", Allowed::Form("random, or a whole number below 2^64"), false, "who this node is; random at each start unless given"),
+    key!(
+        listen,
+        "127.0.0.1:0",
+        "",
+        Allowed::Form("an IP address and a port, like 0.0.0.0:7000"),
+        false,
+        "where this node's UDP endpoint listens; port 0 takes a free one"
+    ),
+    key!(peers, "", "", Allowed::Form("a list of at most 4096 host:port, separated by commas"), false, "nodes to dial at start"),
+    key!(rendezvous, word: "none", "", PATH, false, "folder in which the nodes of one machine or shared disk find each other"),
+    key!(min_nodes, "1", "nodes", NODES, true, "founding nodes: training starts when so many have met"),
+    key!(devices, "1", "workers", Allowed::Whole(1, 64), false, "workers of this node, g"),
+    key!(device, "cpu", "", Allowed::Words(&["cpu"]), false, "where the workers' copies of the model live"),
+    key!(cluster_key, word: "none", "", Allowed::Secret("64 hexadecimal digits, as slowmo keygen writes them"), false, "the cluster's secret; better given as a file"),
+    key!(cluster_key_file, word: "none", "", PATH, false, "file that holds the cluster key"),
+    key!(tls_ca_file, word: "none", "", PATH, false, "the operator's own CA (PEM), instead of a cluster key"),
+    key!(tls_certificate_file, word: "none", "", PATH, false, "this node's certificate chain (PEM)"),
+    key!(tls_key_file, word: "none", "", PATH, false, "this node's private key (PEM)"),
+    key!(base, "local_sgd", "", Allowed::Words(&["local_sgd", "sgp", "all_reduce", "none"]), true, "base algorithm between outer rounds"),
+    key!(frequency, "3", "inner steps", FROM_ONE, true, "LocalSGD: steps from one exact average to the next, f"),
+    key!(peers_per_step, "1", "peers", Allowed::Whole(1, MEMBERS_MAX as u64), true, "SGP: out-peers of one gossip, p"),
+    key!(
+        outer,
+        "slowmo",
+        "",
+        Allowed::Words(&["slowmo", "nesterov", "bmuf_nbm"]),
+        true,
+        "outer optimizer; slowmo with alpha 1 and beta 0 is off"
+    ),
+    key!(tau, "48", "inner steps", FROM_ONE, true, "steps of an outer round, τ"),
+    key!(alpha, "1.0", "", Allowed::Positive, true, "SlowMo: slow learning rate, α"),
+    key!(beta, "0.5", "", Allowed::Fraction, true, "SlowMo: slow momentum, β"),
+    key!(eta, "0.7", "", Allowed::Positive, true, "nesterov, bmuf_nbm: outer learning rate, η"),
+    key!(mu, "0.9", "", Allowed::Fraction, true, "nesterov, bmuf_nbm: outer momentum, μ"),
+    key!(average_every, word: "off", "inner steps", Allowed::WholeOr("off"), true, "an exact average without momentum every so many steps"),
+    key!(no_average, "false", "", SWITCH, true, "SGP: slow steps without an exact average (needs sharded = false)"),
+    key!(sharded, "true", "", SWITCH, true, "anchor and momentum are divided over the nodes"),
+    key!(replicas, "1", "copies", Allowed::Whole(0, 3), true, "further holders of each shard, R"),
+    key!(
+        buffers,
+        "maintain",
+        "",
+        Allowed::Words(&["maintain", "reset", "average"]),
+        true,
+        "what a round does to the base optimizer's buffers"
+    ),
+    key!(connect_timeout_ms, "30000", "ms", MILLISECONDS, false, "how long a peer is tried before it is given up"),
+    key!(round_timeout_ms, "300000", "ms", MILLISECONDS, false, "how long a round may take before it fails"),
+    key!(idle_timeout_ms, "10000", "ms", MILLISECONDS, false, "silence after which a connection is given up"),
+    key!(keep_alive_ms, "1000", "ms", MILLISECONDS, false, "how often an idle connection shows life; below idle_timeout_ms"),
+    key!(mtu_bytes_max, "6400", "bytes", Allowed::Whole(1200, 6500), false, "largest UDP payload that path discovery tries"),
+    key!(
+        congestion,
+        "cubic",
+        "",
+        Allowed::Words(&["cubic", "bbr", "new_reno"]),
+        false,
+        "congestion control; bbr keeps its rate on links that lose packets"
+    ),
+    key!(runtime_threads, "2", "threads", Allowed::Whole(1, 64), false, "threads of the runtime that moves the data"),
+];

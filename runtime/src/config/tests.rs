@@ -1,0 +1,235 @@
+//! Tests of the configuration: every source, every range, every message.
+#![allow(clippy::unwrap_used)]
+
+use super::keys::{Allowed, markdown_table};
+use super::*;
+
+const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF";
+
+fn from(file: Option<&str>, variables: &[(&str, &str)], arguments: &[&str]) -> Result<Config, ConfigError> {
+    let file = file.map(|text| (Path::new("slowmo.toml"), text));
+    let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Config::from_sources(file, variables, arguments.iter().map(|argument| (*argument).to_owned()))
+}
+
+fn refusal(file: Option<&str>, variables: &[(&str, &str)], arguments: &[&str]) -> String {
+    from(file, variables, arguments).unwrap_err().to_string()
+}
+
+#[test]
+fn the_table_and_the_defaults_agree() {
+    let config = Config::default();
+    config.check().unwrap();
+    for key in KEYS {
+        assert_eq!(key.text(&config), key.default, "{}", key.name);
+        assert!(markdown_table().contains(&format!("| `{}` | `{}` |", key.name, key.default)));
+        assert!(!key.meaning.is_empty() && !key.allowed.to_string().is_empty());
+    }
+    assert_eq!(from(None, &[], &[]).unwrap(), config);
+}
+
+#[test]
+fn every_field_has_a_key() {
+    // One key a field: the debug form of the configuration names each field once.
+    let shown = format!("{:#?}", Config::default());
+    let fields = shown.lines().filter(|line| line.starts_with("    ") && !line.starts_with("     "));
+    let fields: Vec<&str> = fields.filter_map(|line| line.trim().split_once(": ")).map(|(name, _)| name).collect();
+    let keys: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+    assert_eq!(fields, keys);
+}
+
+#[test]
+fn every_value_survives_its_own_text() {
+    let samples = [
+        ("node_id", "18446744073709551615"),
+        ("listen", "[::1]:7000"),
+        ("peers", "one:1,[::1]:7000,10.0.0.2:65535"),
+        ("rendezvous", "/tmp/meet"),
+        ("cluster_key_file", "key"),
+        ("base", "sgp"),
+        ("outer", "bmuf_nbm"),
+        ("alpha", "1e-7"),
+        ("beta", "0.0"),
+        ("average_every", "12"),
+        ("average_every", "off"),
+        ("sharded", "false"),
+        ("buffers", "reset"),
+        ("congestion", "new_reno"),
+    ];
+    for (name, text) in samples {
+        let config = Config::default().with(name, text).unwrap();
+        assert_eq!(Key::find(name).unwrap().text(&config), text);
+        config.check().unwrap();
+    }
+    let config = Config::default().with("cluster_key", KEY).unwrap();
+    assert_eq!(Key::find("cluster_key").unwrap().text(&config), KEY.to_lowercase());
+    assert!(!format!("{config:?}").contains("0011"), "a secret must not reach a log");
+}
+
+#[test]
+fn bounds_are_part_of_their_ranges() {
+    for key in KEYS {
+        let Allowed::Whole(from, to) = key.allowed else { continue };
+        let mut config = Config::default();
+        config.set(key.name, &from.to_string()).unwrap();
+        if to < u64::MAX {
+            config.set(key.name, &to.to_string()).unwrap();
+            assert!(config.set(key.name, &(to + 1).to_string()).is_err(), "{}", key.name);
+        }
+        if from > 0 {
+            assert!(config.set(key.name, &(from - 1).to_string()).is_err(), "{}", key.name);
+        }
+    }
+}
+
+#[test]
+fn the_later_source_wins() {
+    let file = "tau = 10\nbeta = 0.1\npeers = [\"a:1\", \"b:2\"]\naverage_every = 5\n# a comment\nno_average = false\nalpha = 2\nfrequency = 1_000\n";
+    let variables = [("SLOWMO_TAU", "20"), ("SLOWMO_BETA", "0.2"), ("PATH", "/bin"), ("SLOWMO_LOG", "debug"), ("SLOWMO_LAUNCHER_PID", "1")];
+    let arguments =
+        ["train", "--tau", "7", "--slowmo-tau", "30", "--slowmo-min-nodes=2", "--slowmo-config=slowmo.toml", "--", "--slowmo-tau"];
+    let config = from(Some(file), &variables, &arguments).unwrap();
+    assert_eq!((config.tau, config.beta, config.alpha, config.frequency), (30, 0.2, 2.0, 1000));
+    assert_eq!((config.min_nodes, config.average_every), (2, Some(5)));
+    assert_eq!(config.peers, ["a:1", "b:2"]);
+    let user = user_arguments(arguments.iter().map(|argument| (*argument).to_owned())).unwrap();
+    assert_eq!(user, ["train", "--tau", "7", "--", "--slowmo-tau"]);
+}
+
+#[test]
+fn unknown_keys_name_their_source_and_the_nearest_key() {
+    let cases = [
+        (refusal(Some("\n\nbase = \"sgp\"\ntua = 3\n"), &[], &[]), "unknown key tua (from slowmo.toml line 4): did you mean tau?"),
+        (refusal(Some("[algorithm]\ntau = 3\n"), &[], &[]), "unknown key algorithm (from slowmo.toml line 1): did you mean alpha?"),
+        (refusal(None, &[("SLOWMO_FREQENCY", "3")], &[]), "unknown key freqency (from variable SLOWMO_FREQENCY): did you mean frequency?"),
+        (refusal(None, &[], &["--slowmo-minnodes=3"]), "unknown key minnodes (from flag --slowmo-minnodes): did you mean min_nodes?"),
+    ];
+    for (found, expected) in cases {
+        assert_eq!(found, expected);
+    }
+    let error = Config::default().set("betta", "1").unwrap_err().to_string();
+    assert_eq!(error, "unknown key betta (from the program): did you mean beta?");
+}
+
+#[test]
+fn values_out_of_range_name_key_value_source_and_range() {
+    let cases = [
+        (refusal(Some("beta = 1.0"), &[], &[]), "beta = 1.0 (from slowmo.toml line 1): beta must be a number in [0, 1)"),
+        (refusal(Some("beta = nan"), &[], &[]), "beta = nan (from slowmo.toml line 1): beta must be a number in [0, 1)"),
+        (refusal(None, &[("SLOWMO_BETA", "-0.1")], &[]), "beta = -0.1 (from variable SLOWMO_BETA): beta must be a number in [0, 1)"),
+        (refusal(None, &[], &["--slowmo-tau", "0"]), "tau = 0 (from flag --slowmo-tau): tau must be a whole number of 1 or more"),
+        (
+            refusal(None, &[], &["--slowmo-frequency=0"]),
+            "frequency = 0 (from flag --slowmo-frequency): frequency must be a whole number of 1 or more",
+        ),
+        (refusal(None, &[], &["--slowmo-alpha", "inf"]), "alpha = inf (from flag --slowmo-alpha): alpha must be a finite number above 0"),
+        (refusal(None, &[], &["--slowmo-eta", "-1"]), "eta = -1 (from flag --slowmo-eta): eta must be a finite number above 0"),
+        (refusal(Some("replicas = 4"), &[], &[]), "replicas = 4 (from slowmo.toml line 1): replicas must be a whole number from 0 to 3"),
+        (refusal(Some("tau = 4.5"), &[], &[]), "tau = 4.5 (from slowmo.toml line 1): tau must be a whole number of 1 or more"),
+        (
+            refusal(Some("base = \"ddp\""), &[], &[]),
+            "base = ddp (from slowmo.toml line 1): base must be one of local_sgd, sgp, all_reduce, none",
+        ),
+        (
+            refusal(Some("average_every = 0"), &[], &[]),
+            "average_every = 0 (from slowmo.toml line 1): average_every must be off, or a whole number of 1 or more",
+        ),
+        (
+            refusal(Some("cluster_key = \"secret\""), &[], &[]),
+            "cluster_key = (hidden) (from slowmo.toml line 1): cluster_key must be 64 hexadecimal digits, as slowmo keygen writes them",
+        ),
+        (
+            refusal(Some("peers = [\"a:1\", \"b\"]"), &[], &[]),
+            "peers = a:1,b (from slowmo.toml line 1): peers must be a list of at most 4096 host:port, separated by commas",
+        ),
+        (
+            refusal(Some("tau = [1]"), &[], &[]),
+            "tau (from slowmo.toml line 1) is array: write a string, a number, true, false, or an array of strings; keys are not grouped in tables",
+        ),
+        (refusal(None, &[], &["--slowmo-tau"]), "--slowmo-tau has no value: write --slowmo-tau=VALUE or --slowmo-tau VALUE"),
+        (
+            refusal(None, &[], &["--slowmo-sharded", "--x"]),
+            "--slowmo-sharded has no value: write --slowmo-sharded=VALUE or --slowmo-sharded VALUE",
+        ),
+    ];
+    for (found, expected) in cases {
+        assert_eq!(found, expected);
+    }
+    for peer in [":1", "a", "a:0", "a:70000", "a b:1", "::1:7000"] {
+        assert!(Config::default().set("peers", peer).is_err(), "{peer}");
+    }
+}
+
+#[test]
+fn a_refused_value_leaves_the_configuration_unchanged() {
+    let mut config = Config::default();
+    assert!(config.set("peers", "a:1,b").is_err());
+    assert!(config.set("cluster_key", &"zz".repeat(32)).is_err());
+    assert_eq!(config, Config::default());
+}
+
+#[test]
+fn fields_set_by_hand_are_checked_too() {
+    let check = |config: Config| config.check().unwrap_err().to_string();
+    assert!(check(Config { tau: 0, ..Config::default() }).starts_with("tau = 0: an outer round needs"));
+    assert!(check(Config { beta: f32::NAN, ..Config::default() }).starts_with("beta = NaN: a momentum must lie in [0, 1)"));
+    assert_eq!(
+        check(Config { devices: 0, ..Config::default() }),
+        "devices = 0 (from the program): devices must be a whole number from 1 to 64"
+    );
+    assert!(check(Config { keep_alive_ms: 10_000, ..Config::default() }).starts_with("keep_alive_ms = 10000 must be below"));
+    assert!(check(Config { eta: f32::NAN, ..Config::default() }).starts_with("eta = NaN (from the program)"));
+}
+
+#[test]
+fn credentials_are_one_kind_and_whole() {
+    let tls = [("SLOWMO_TLS_CA_FILE", "ca"), ("SLOWMO_TLS_CERTIFICATE_FILE", "chain"), ("SLOWMO_TLS_KEY_FILE", "key")];
+    let whole = from(None, &tls, &[]).unwrap();
+    let files = Credentials::Files { ca: Path::new("ca"), certificate: Path::new("chain"), key: Path::new("key") };
+    assert_eq!(whole.credentials(), files);
+    assert!(refusal(None, &tls[1..], &[]).starts_with("tls_ca_file is missing"));
+    assert!(refusal(None, &tls[..2], &[]).starts_with("tls_key_file is missing"));
+    assert!(refusal(None, &tls, &["--slowmo-cluster-key", KEY]).starts_with("cluster_key and tls_ca_file exclude each other"));
+    assert!(
+        refusal(None, &[("SLOWMO_CLUSTER_KEY", KEY)], &["--slowmo-cluster-key-file=k"]).starts_with("cluster_key and cluster_key_file")
+    );
+    let keyed = from(None, &[], &["--slowmo-cluster-key-file=k"]).unwrap();
+    assert_eq!(keyed.credentials(), Credentials::ClusterKeyFile(Path::new("k")));
+    assert_eq!(Config::default().credentials(), Credentials::None);
+}
+
+#[test]
+fn the_algorithm_follows_the_names() {
+    let slowmo = Config::default().algorithm().unwrap();
+    let optimizer = OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.5 };
+    assert_eq!(slowmo.base, Base::LocalSgd { frequency: 3 });
+    assert_eq!(slowmo.outer, Some(Outer { frequency: 48, optimizer, sharded: true, average: true }));
+    let off = Config { beta: 0.0, ..Config::default() }.algorithm().unwrap();
+    assert_eq!(off.outer, None);
+    let diloco = Config { base: BaseName::None, outer: OuterName::Nesterov, ..Config::default() }.algorithm().unwrap();
+    assert_eq!(diloco.outer.map(|outer| outer.optimizer), Some(OuterOptimizer::Nesterov { eta: 0.7, mu: 0.9 }));
+    let sharded = Config { base: BaseName::Sgp, no_average: true, ..Config::default() }.algorithm().unwrap_err();
+    assert_eq!(sharded, ConfigError::Algorithm(slowmo_protocol::algorithm::AlgorithmError::NoAverageIsUnsharded));
+}
+
+#[test]
+fn shared_settings_leave_out_what_is_a_node_s_own() {
+    use slowmo_protocol::membership::settings::{SETTINGS_BYTES_MAX, differing_settings};
+    let one = Config { devices: 4, node_id: Some(1), ..Config::default() }.shared_settings();
+    let other = Config { beta: 0.25, replicas: 2, ..Config::default() }.shared_settings();
+    assert!(one.starts_with("min_nodes = 1\nbase = local_sgd\nfrequency = 3\n"), "{one}");
+    assert!(one.len() <= SETTINGS_BYTES_MAX);
+    assert_eq!(one, Config::default().shared_settings());
+    let differences: Vec<String> = differing_settings(&one, &other).iter().map(ToString::to_string).collect();
+    assert_eq!(differences, ["beta is 0.5 here, 0.25 there", "replicas is 1 here, 2 there"]);
+}
+
+#[test]
+fn files_that_cannot_be_read_are_typed() {
+    let syntax = refusal(Some("tau = 4\nbeta = \n"), &[], &[]);
+    assert!(syntax.starts_with("slowmo.toml line 2 is not valid TOML: "), "{syntax}");
+    assert!(refusal(Some("tau = 4\ntau = 5\n"), &[], &[]).starts_with("slowmo.toml line 2 is not valid TOML: "));
+    let missing = sources::read(Path::new("/no/such/slowmo.toml")).unwrap_err();
+    assert_eq!(missing, ConfigError::FileMissing { path: "/no/such/slowmo.toml".into() });
+    assert!(matches!(sources::read(Path::new("/")), Err(ConfigError::FileUnreadable { .. })));
+}

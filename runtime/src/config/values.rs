@@ -1,0 +1,172 @@
+//! The types of configuration values, from text and back to their canonical text. Pure.
+
+use slowmo_protocol::algorithm::BufferStrategy;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Most peers that may be listed; as many as a view may have members.
+pub const PEERS_MAX: usize = 4096;
+
+/// A value that has one canonical text. `parse(show(x)) == Some(x)`.
+pub(super) trait Value: Sized {
+    /// Reads a value; `None` if the text is not one.
+    fn parse(text: &str) -> Option<Self>;
+    /// The canonical text.
+    fn show(&self) -> String;
+}
+
+/// Defines an enum whose variants have one word each in the configuration.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant),+
+        }
+        words!(@value $name { $($variant = $word),+ });
+    };
+    (@value $name:ident { $($variant:ident = $word:literal),+ }) => {
+        impl Value for $name {
+            fn parse(text: &str) -> Option<Self> {
+                match text {
+                    $($word => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+            fn show(&self) -> String {
+                match self {
+                    $(Self::$variant => $word.to_owned(),)+
+                }
+            }
+        }
+    };
+}
+
+words!(
+    /// What runs between outer rounds (key `base`).
+    BaseName {
+        /// Exact averages every `frequency` steps.
+        #[default]
+        LocalSgd = "local_sgd",
+        /// Push-sum gossip after every step.
+        Sgp = "sgp",
+        /// Exact gradient mean over all nodes at every step.
+        AllReduce = "all_reduce",
+        /// Only outer rounds.
+        None = "none",
+    }
+);
+words!(
+    /// The outer optimizer (key `outer`).
+    OuterName {
+        /// SlowMo with `alpha` and `beta`.
+        #[default]
+        SlowMo = "slowmo",
+        /// DiLoCo's Nesterov with `eta` and `mu`.
+        Nesterov = "nesterov",
+        /// Blockwise model update filtering with `eta` and `mu`.
+        BmufNbm = "bmuf_nbm",
+    }
+);
+words!(
+    /// Congestion control of the connections (key `congestion`).
+    Congestion {
+        /// Cubic: fills clean links best, collapses on links that lose packets.
+        #[default]
+        Cubic = "cubic",
+        /// BBR: keeps its rate on links that lose packets.
+        Bbr = "bbr",
+        /// New Reno.
+        NewReno = "new_reno",
+    }
+);
+words!(
+    /// Where the workers' copies of the model live (key `device`).
+    DeviceName {
+        /// Main memory.
+        #[default]
+        Cpu = "cpu",
+    }
+);
+words!(@value BufferStrategy { Maintain = "maintain", Reset = "reset", Average = "average" });
+
+/// Implements [`Value`] through `FromStr` and a format.
+macro_rules! through_from_str {
+    ($($type:ty, $format:literal);+) => {
+        $(impl Value for $type {
+            fn parse(text: &str) -> Option<Self> {
+                text.parse().ok()
+            }
+            fn show(&self) -> String {
+                format!($format, self)
+            }
+        })+
+    };
+}
+
+through_from_str!(u16, "{}"; u32, "{}"; u64, "{}"; usize, "{}"; bool, "{}"; f32, "{:?}"; SocketAddr, "{}");
+
+impl Value for PathBuf {
+    fn parse(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| Self::from(text))
+    }
+    fn show(&self) -> String {
+        self.display().to_string()
+    }
+}
+
+/// A list of `host:port`, separated by commas; names are resolved when they are dialed.
+impl Value for Vec<String> {
+    fn parse(text: &str) -> Option<Self> {
+        let entries: Self = text.split(',').map(|entry| entry.trim().to_owned()).filter(|entry| !entry.is_empty()).collect();
+        (entries.len() <= PEERS_MAX && entries.iter().all(|entry| is_host_and_port(entry))).then_some(entries)
+    }
+    fn show(&self) -> String {
+        self.join(",")
+    }
+}
+
+fn is_host_and_port(entry: &str) -> bool {
+    let Some((host, port)) = entry.rsplit_once(':') else { return false };
+    let host_is_plain = !host.is_empty() && !host.contains(char::is_whitespace);
+    let host_is_unambiguous = !host.contains(':') || (host.starts_with('[') && host.ends_with(']'));
+    host_is_plain && host_is_unambiguous && port.parse().is_ok_and(|port: u16| port != 0)
+}
+
+/// The 32 secret bytes from which a cluster's certificates are derived. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClusterKey(pub [u8; 32]);
+
+impl fmt::Debug for ClusterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClusterKey(hidden)")
+    }
+}
+
+impl ClusterKey {
+    /// Reads 64 hexadecimal digits, as `slowmo keygen` writes them; `None` if they are not.
+    #[must_use]
+    pub fn from_hex(text: &str) -> Option<Self> {
+        <Self as Value>::parse(text)
+    }
+}
+
+impl Value for ClusterKey {
+    fn parse(text: &str) -> Option<Self> {
+        let digits = text.as_bytes();
+        let mut bytes = [0; 32];
+        if digits.len() != 2 * bytes.len() {
+            return None;
+        }
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let high = char::from(pair[0]).to_digit(16)?;
+            let low = char::from(pair[1]).to_digit(16)?;
+            *byte = u8::try_from(high << 4 | low).ok()?;
+        }
+        Some(Self(bytes))
+    }
+    fn show(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
