@@ -7,5 +7,6 @@
 pub mod compare;
 pub mod digits;
 pub mod flags;
+pub mod method;
 pub mod oracle;
 pub mod random;

@@ -122,12 +122,7 @@ impl Mlp {
     /// # Errors
     /// As [`Tensors::write`]. Values beyond the end of `flat` stay as they are.
     pub fn set_flat(&mut self, flat: &[f32]) -> Result<(), TensorError> {
-        let mut rest = flat;
-        self.write(&mut |_, values| {
-            let (now, later) = rest.split_at(values.len().min(rest.len()));
-            values[..now.len()].copy_from_slice(now);
-            rest = later;
-        })
+        unflatten(self, flat)
     }
 }
 
@@ -137,6 +132,23 @@ impl Gradients {
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
+
+    /// Takes all values from `flat`, in the variables' order.
+    ///
+    /// # Errors
+    /// As [`Tensors::write`]. Values beyond the end of `flat` stay as they are.
+    pub fn set_flat(&mut self, flat: &[f32]) -> Result<(), TensorError> {
+        unflatten(self, flat)
+    }
+}
+
+fn unflatten(tensors: &mut impl Tensors, flat: &[f32]) -> Result<(), TensorError> {
+    let mut rest = flat;
+    tensors.write(&mut |_, values| {
+        let (now, later) = rest.split_at(values.len().min(rest.len()));
+        values[..now.len()].copy_from_slice(now);
+        rest = later;
+    })
 }
 
 /// All values of lent tensors, one after the other.

@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 pub const MOMENTUM: f32 = 0.9;
 /// Inner steps between two [`Event::Step`].
 const STEPS_PER_EVENT: u64 = 5;
-/// Workers that one node may have.
-const WORKERS_MAX: usize = 64;
 
 /// What to train, equal on every node.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -112,8 +110,10 @@ pub fn train(config: Config, options: &Options, on_event: impl FnMut(&Event) + S
 /// # Errors
 /// As [`train`].
 pub fn train_keeping_model(config: Config, options: &Options, mut on_event: impl FnMut(&Event) + Send) -> Result<Trained, TrainError> {
+    let devices = usize::from(config.devices);
     let runtime = Runtime::builder().config(config).spawn()?;
-    let mut workers = take_workers(&runtime)?.into_iter();
+    let take = |worker| runtime.worker(worker).map_err(|reason| TrainError::Worker { worker, reason });
+    let mut workers = (0..devices).map(take).collect::<Result<Vec<_>, _>>()?.into_iter();
     let Some(first) = workers.next() else { return Err(TrainError::Panicked(0)) };
     std::thread::scope(|scope| {
         let others: Vec<_> = workers.map(|worker| scope.spawn(move || train_silently(worker, options))).collect();
@@ -125,13 +125,6 @@ pub fn train_keeping_model(config: Config, options: &Options, mut on_event: impl
         }
         Ok(trained)
     })
-}
-
-/// The handles of all workers; the runtime refuses the first index beyond them.
-fn take_workers(runtime: &Runtime) -> Result<Vec<Worker>, TrainError> {
-    let mut workers = vec![runtime.worker(0).map_err(|reason| TrainError::Worker { worker: 0, reason })?];
-    workers.extend((1..WORKERS_MAX).map_while(|index| runtime.worker(index).ok()));
-    Ok(workers)
 }
 
 fn train_silently(worker: Worker, options: &Options) -> Result<(), TrainError> {
