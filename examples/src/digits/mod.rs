@@ -1,6 +1,7 @@
 //! Training the handwritten digits on any number of nodes: data, shards, model, optimizer and the training loop.
 
 mod data;
+mod dense;
 mod events;
 mod model;
 mod sgd;

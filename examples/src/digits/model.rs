@@ -1,6 +1,7 @@
 //! The multilayer perceptron 64-128-64-10 over candle variables, and how it lends its values to the runtime.
 
 use super::data::{CLASSES, Dataset, PIXELS};
+use super::dense::Dense;
 use super::sgd::float32_mut;
 use crate::random::{self, Purpose};
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Storage, Tensor, Var};
@@ -15,7 +16,7 @@ const NAMES: [&str; 2 * LAYERS] = ["layer1.weight", "layer1.bias", "layer2.weigh
 
 /// ReLU between fully connected layers.
 ///
-/// Weights are stored `[inputs, outputs]`: the products of the backward pass then come out contiguous.
+/// Weights are stored `[inputs, outputs]`: all passes then run along rows.
 #[derive(Clone, Debug)]
 pub struct Mlp {
     variables: Vec<Var>,
@@ -73,7 +74,7 @@ impl Mlp {
     pub fn forward(&self, pixels: &Tensor) -> candle_core::Result<Tensor> {
         let mut activation = pixels.clone();
         for (index, layer) in self.variables.chunks_exact(2).enumerate() {
-            activation = activation.matmul(&layer[0])?.broadcast_add(&layer[1])?;
+            activation = activation.apply_op3(&layer[0], &layer[1], Dense { input_gradient: index > 0 })?;
             if index + 1 < LAYERS {
                 activation = activation.relu()?;
             }

@@ -80,7 +80,8 @@ impl InplaceOp3 for Descend {
     }
 }
 
-fn float32<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+/// The values of a contiguous float32 tensor.
+pub(super) fn float32<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     let (start, end) = contiguous(layout)?;
     Ok(&storage.as_slice::<f32>()?[start..end])
 }
