@@ -139,7 +139,8 @@ mod tests {
     fn assert_same(left: &Tensor, right: &Tensor) {
         assert_eq!(left.dims(), right.dims());
         let difference = (left - right).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
-        assert!(difference < 1e-5, "{difference}");
+        // The sums reach tens; their order differs.
+        assert!(difference < 1e-4, "{difference}");
     }
 
     #[test]

@@ -64,6 +64,12 @@ pub enum TrainError {
     /// The runtime did not start.
     #[error("the runtime did not start: {0}")]
     Spawn(#[from] slowmo::SpawnError),
+    /// A setting was refused.
+    #[error(transparent)]
+    Config(#[from] slowmo::config::ConfigError),
+    /// No folder in which the nodes of this machine could find each other.
+    #[error("no temporary folder: {0}")]
+    Folder(#[source] std::io::Error),
     /// A worker's handle was refused.
     #[error("worker {worker}: {reason}")]
     Worker {
