@@ -11,12 +11,14 @@ use std::path::Path;
 const SIZE: (u32, u32) = (1200, 640);
 const TITLE_HEIGHT: u32 = 56;
 const LEGEND_HEIGHT: u32 = 92;
-const LEGEND_COLUMNS: usize = 4;
+const LEGEND_COLUMNS: u32 = 4;
+/// Rounds of at most so many inner steps are drawn as lines, longer ones dashed.
+const SHORT_ROUND: u64 = 12;
 /// Length of a line in the legend.
 const SAMPLE_WIDTH: i32 = 44;
 const FONT: &str = "sans-serif";
 /// The loss axis covers at least this, in nats.
-const LOSS_RANGE: (f64, f64) = (0.01, 3.0);
+const LOSS_RANGE: (f64, f64) = (0.009, 2.5);
 
 /// The picture could not be drawn or written. Nothing else was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,12 +103,23 @@ fn draw_legend(legend: &Area<'_>, figures: &[Figures]) -> Drawn {
             methods.push(figures.method);
         }
     }
-    let column_width = (SIZE.0 as usize / LEGEND_COLUMNS) as i32;
-    for (index, method) in methods.iter().enumerate() {
-        let (column, row) = ((index % LEGEND_COLUMNS) as i32, (index / LEGEND_COLUMNS) as i32);
-        draw_entry(legend, method, (40 + column * (column_width - 10), 24 + row * 32))?;
+    let column_width = (SIZE.0 / LEGEND_COLUMNS) as i32 - 10;
+    for method in &methods {
+        let (column, row) = legend_place(method);
+        draw_entry(legend, method, (40 + column * column_width, 24 + row * 32))?;
     }
     Ok(())
+}
+
+/// Column and row: a row a family, the same outer rounds below one another.
+fn legend_place(method: &Method) -> (i32, i32) {
+    let column = match (method.base, method.slow) {
+        (Base::AllReduce, _) => 0,
+        (_, None) => 1,
+        (_, Some(slow)) if slow.tau <= SHORT_ROUND => 2,
+        (_, Some(_)) => 3,
+    };
+    (column, i32::from(method.base == Base::Sgp))
 }
 
 fn draw_entry(legend: &Area<'_>, method: &Method, (left, middle): (i32, i32)) -> Drawn {
@@ -120,23 +133,23 @@ fn draw_entry(legend: &Area<'_>, method: &Method, (left, middle): (i32, i32)) ->
     legend.draw(&Text::new(method.name, (left + SAMPLE_WIDTH + 10, middle - 8), (FONT, 15).into_font()))
 }
 
-/// One hue a base (distinguishable without red and green), thin without SlowMo.
+/// One hue a base, told apart without red and green; each thinner than the one drawn before it, so that coinciding
+/// curves all stay visible.
 fn line_style(method: &Method) -> ShapeStyle {
-    let colour = match method.base {
-        Base::AllReduce => RGBColor(90, 90, 90),
-        Base::LocalSgd { .. } => RGBColor(213, 94, 0),
-        Base::Sgp => RGBColor(0, 114, 178),
+    let (colour, width) = match method.base {
+        Base::AllReduce => (RGBColor(170, 170, 170), 6),
+        Base::LocalSgd { .. } => (RGBColor(230, 120, 0), 4),
+        Base::Sgp => (RGBColor(0, 90, 160), 2),
     };
-    colour.stroke_width(if method.slow.is_some() { 3 } else { 2 })
+    colour.stroke_width(width)
 }
 
-/// Dots without SlowMo, so that coinciding curves of the bases stay visible; dashes for long rounds, else a line.
+/// Dots without SlowMo, dashes for long rounds, else a line.
 fn dashes(method: &Method) -> Option<(u32, u32)> {
     match (method.slow, method.base) {
         (None, Base::AllReduce) => None,
-        (None, Base::LocalSgd { .. }) => Some((2, 6)),
-        (None, Base::Sgp) => Some((6, 6)),
-        (Some(slow), _) => (slow.tau > 12).then_some((14, 5)),
+        (None, _) => Some((3, 5)),
+        (Some(slow), _) => (slow.tau > SHORT_ROUND).then_some((14, 6)),
     }
 }
 

@@ -204,9 +204,11 @@ fn not_float32(name: &str, tensor: &Tensor) -> TensorError {
     TensorError::NotFloat32 { name: name.to_owned(), found: format!("{:?} on {:?}", tensor.dtype(), tensor.device().location()) }
 }
 
+type Visit<'a> = dyn FnMut(&str, &mut [f32]) + 'a;
+
 struct Lend<'a> {
     name: &'a str,
-    visit: RefCell<&'a mut dyn FnMut(&str, &mut [f32])>,
+    visit: RefCell<&'a mut Visit<'a>>,
 }
 
 impl InplaceOp1 for Lend<'_> {
