@@ -1,13 +1,43 @@
 //! What a training binary imports: spawn the runtime, synchronize, average gradients, step, leave.
 //!
-//! This crate wires the actors to real parts: QUIC, CPU devices, configuration, discovery.
+//! ```no_run
+//! # fn gradients(_: &[f32]) -> Vec<f32> { vec![0.0; 4] }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let runtime = slowmo::Runtime::builder().config(slowmo::Config::load()?).spawn()?;
+//! let mut worker = runtime.worker(0)?;
+//! let mut parameters = vec![0.0f32; 4];
+//! worker.synchronize(&mut parameters)?;
+//! for _ in 0..100 {
+//!     let mut gradients = gradients(&parameters);
+//!     worker.average_gradients(&mut gradients)?;
+//!     parameters.iter_mut().zip(&gradients).for_each(|(x, g)| *x -= 0.1 * g);
+//!     worker.step(&mut parameters, 0.1)?;
+//! }
+//! worker.leave()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! This crate wires the actors of `slowmo-actors` to real parts: QUIC, CPU devices, configuration, discovery.
 #![deny(missing_docs)]
 
-mod api;
 pub mod config;
+pub mod device;
+pub mod discovery;
+mod error;
+pub mod launcher;
+mod node;
+mod runtime;
+pub mod tensors;
+pub mod transport;
+mod worker;
 
-pub use api::*;
 pub use config::Config;
+pub use error::{GradientError, LeaveError, SpawnError, StepError, SynchronizeError, WorkerError};
+pub use runtime::{Network, Runtime, RuntimeBuilder};
+pub use slowmo_actors::ExchangeError;
 pub use slowmo_actors::ports::device::{TensorError, Tensors};
 pub use slowmo_actors::ports::transport::Traffic;
 pub use slowmo_protocol::schedule::Exchange;
+pub use tensors::digest;
+pub use worker::{AsyncWorker, Buffers, StepReport, Synchronized, Worker};

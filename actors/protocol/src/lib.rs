@@ -17,11 +17,17 @@
 //! | [`wire`] | control frames and stream headers, bounded decoding |
 #![deny(missing_docs)]
 
+pub mod aggregator;
 pub mod algorithm;
 pub mod ballot;
 pub mod coordinator;
+pub mod gossip_peer;
 pub mod ident;
+pub mod machine;
+pub mod mean;
 pub mod membership;
+pub mod outer;
+pub mod push_sum;
 pub mod schedule;
 pub mod shards;
 pub mod time;

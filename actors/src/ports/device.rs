@@ -1,5 +1,7 @@
 //! Devices: where a worker's copy of the model lives, and the exact mean over the workers of a node.
 
+mod tensors;
+
 use std::fmt;
 
 /// Access to a list of float32 tensors, in registration order: how training code lends its values.

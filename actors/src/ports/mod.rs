@@ -1,4 +1,6 @@
 //! The traits through which the actors reach the world; implemented in runtime, in memory for tests.
 
+pub mod clock;
 pub mod device;
+pub mod discovery;
 pub mod transport;

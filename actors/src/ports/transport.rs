@@ -225,6 +225,14 @@ pub enum BulkError {
     /// The stream ended before the expected bytes.
     #[error("the stream ended early")]
     EndedEarly,
+    /// The header exceeds its bound; nothing was opened.
+    #[error("a stream header of {length} bytes exceeds the bound of {bound}")]
+    HeaderTooLarge {
+        /// Bytes given.
+        length: usize,
+        /// The bound.
+        bound: usize,
+    },
     /// Bytes follow where the stream should end.
     #[error("the stream is longer than its header says")]
     TooLong,
@@ -256,7 +264,21 @@ pub enum DialError {
     /// Another node with this node's own id.
     #[error("it uses this node's own id {0}; give each node its own node_id")]
     SameId(NodeId),
+    /// A later start of the same node is connected to the peer already.
+    #[error("a later start of {0} is connected already; end this process, or give each node its own node_id")]
+    Superseded(NodeId),
+    /// The peer did not accept this node's introduction.
+    #[error("it refused this node: {0}")]
+    RefusedThere(String),
     /// Anything else the network said.
     #[error("{0}")]
     Other(String),
+}
+
+impl DialError {
+    /// Whether trying again cannot help, so that dialing is given up at once.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        !matches!(self, Self::NoAnswer | Self::Other(_))
+    }
 }

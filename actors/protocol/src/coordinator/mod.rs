@@ -1,5 +1,24 @@
 //! The outer round as a state machine: reduce → slow step → publish → prepared → decide → apply.
+//!
+//! ```text
+//!   member A                owner of a shard              leader (lowest id)
+//!      │ contribution (stream)    │                              │ Propose ──► all
+//!      ├─────────────────────────►│ mean, slow step              │
+//!      │◄─────────────────────────┤ parameters (stream, to all)  │
+//!      │                          ├─ momentum (stream) ─► replicas
+//!      ├─ Prepared ──────────────────────────────────────────────►│ all holders prepared, quorum
+//!      │◄───────────────────────────────────────────── Decide ───┤
+//!    apply                      apply                          apply
+//! ```
+//!
+//! The proposal travels while the data moves, so a round costs one control round trip (Prepared, Decide) beyond its data.
 
+mod error;
+mod machine;
 mod outcome;
+mod plan;
 
+pub use error::RoundError;
+pub use machine::{Coordinator, EARLY_FRAMES_PER_MEMBER_MAX, Effect, Founding, In};
 pub use outcome::{Outcome, RoundKind, Terms};
+pub use plan::Plan;

@@ -1,0 +1,249 @@
+//! Brings the workers of a node together: an exchange starts when all of them arrived at the same step with the same
+//! request, and carries the node's push-sum weight and round from one exchange to the next.
+
+use crate::coordinator::{Outcome, RoundKind, Terms};
+use crate::ident::{Round, Step};
+use crate::machine::{Machine, Outbox};
+use crate::schedule::{Due, Exchange};
+use crate::time::Instant;
+use std::collections::BTreeSet;
+
+/// What one worker asks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Request {
+    /// Its inner step.
+    pub step: Step,
+    /// What it asks for.
+    pub task: Task,
+    /// `γ`, the inner learning rate; 0 where no slow step is taken.
+    pub gamma: f32,
+    /// Values of its contribution.
+    pub elements: u64,
+}
+
+/// What a request asks the node for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// The founding parameters.
+    Found,
+    /// What the schedule says is due.
+    Due(Due),
+    /// The exact mean of the gradients over all nodes.
+    Gradients,
+}
+
+/// What happens to the aggregator.
+#[derive(Clone, Debug)]
+pub enum In {
+    /// A worker arrived at an exchange.
+    Arrive {
+        /// Its index on the node.
+        worker: usize,
+        /// What it asks for.
+        request: Request,
+    },
+    /// The round was decided.
+    RoundDecided(Outcome),
+    /// The gossip is complete.
+    GossipDone {
+        /// The node's push-sum weight now.
+        weight: f64,
+    },
+    /// The node's own slow step is done.
+    WholeStepDone,
+    /// The exchange failed.
+    Failed,
+}
+
+/// What the aggregator asks its shell for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Let the coordinator contribute.
+    Round {
+        /// What this node expects the round to be.
+        terms: Terms,
+        /// The node's push-sum weight.
+        weight: f64,
+    },
+    /// Let the gossip peer gossip.
+    Gossip {
+        /// The inner step.
+        step: Step,
+        /// The round being worked towards.
+        round: Round,
+        /// The node's push-sum weight.
+        weight: f64,
+    },
+    /// Take the slow step on the node's whole copy.
+    WholeStep {
+        /// `γ`.
+        gamma: f32,
+    },
+    /// Hand every waiting worker the result.
+    Release {
+        /// The node's push-sum weight now.
+        weight: f64,
+        /// The decided round, if one was.
+        round: Option<Round>,
+        /// Nodes that were averaged with, this one included.
+        contributors: usize,
+    },
+    /// Tell every waiting worker that they asked for different things.
+    Disagree {
+        /// The worker that arrived last.
+        worker: usize,
+        /// What it asked for.
+        asked: Request,
+        /// What the workers before it asked for.
+        before: Request,
+    },
+}
+
+/// The aggregator of one node.
+#[derive(Clone, Debug)]
+pub struct Aggregator {
+    workers: usize,
+    weight: f64,
+    round: Round,
+    arrived: BTreeSet<usize>,
+    request: Option<Request>,
+    decided: Option<Outcome>,
+    gossiped: usize,
+    peers_per_gossip: usize,
+}
+
+impl Machine for Aggregator {
+    type In = In;
+    type Effect = Effect;
+
+    fn handle(&mut self, event: In, _now: Instant, out: &mut Outbox<Effect>) {
+        match event {
+            In::Arrive { worker, request } => self.arrive(worker, request, out),
+            In::RoundDecided(outcome) => self.round_decided(outcome, out),
+            In::GossipDone { weight } => {
+                self.weight = weight;
+                self.gossiped = self.peers_per_gossip + 1;
+                self.whole_step_or_release(out);
+            }
+            In::WholeStepDone => self.release(out),
+            In::Failed => self.clear(),
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+impl Aggregator {
+    /// The aggregator of a node with `workers` workers, whose gossips have `peers_per_gossip` out-peers.
+    #[must_use]
+    pub fn new(workers: usize, peers_per_gossip: usize) -> Self {
+        let (weight, round) = (1.0, Round::FOUNDING);
+        Self { workers, weight, round, arrived: BTreeSet::new(), request: None, decided: None, gossiped: 0, peers_per_gossip }
+    }
+
+    /// The node's push-sum weight.
+    #[must_use]
+    pub fn weight(&self) -> f64 {
+        self.weight
+    }
+
+    fn arrive(&mut self, worker: usize, request: Request, out: &mut Outbox<Effect>) {
+        let before = *self.request.get_or_insert(request);
+        if before != request {
+            self.clear();
+            return out.push(Effect::Disagree { worker, asked: request, before });
+        }
+        self.arrived.insert(worker);
+        if self.arrived.len() == self.workers {
+            self.start(request, out);
+        }
+    }
+
+    fn start(&mut self, request: Request, out: &mut Outbox<Effect>) {
+        let Request { step, gamma, elements, .. } = request;
+        let round = |kind, gamma| Effect::Round { terms: Terms { kind, step, gamma, elements }, weight: self.weight };
+        match request.task {
+            Task::Found => out.push(round(RoundKind::Found, 0.0)),
+            Task::Gradients => {
+                let terms = Terms { kind: RoundKind::Gradients, step, gamma: 0.0, elements };
+                out.push(Effect::Round { terms, weight: 1.0 });
+            }
+            Task::Due(due) => match due.exchange {
+                Exchange::Average => out.push(round(RoundKind::Average, 0.0)),
+                Exchange::SlowRound => out.push(round(RoundKind::Slow, gamma)),
+                Exchange::Gossip => out.push(Effect::Gossip { step, round: self.round, weight: self.weight }),
+                Exchange::Nothing => self.whole_step_or_release(out),
+            },
+        }
+    }
+
+    fn round_decided(&mut self, outcome: Outcome, out: &mut Outbox<Effect>) {
+        self.round = outcome.round.next();
+        if outcome.terms.kind != RoundKind::Gradients {
+            self.weight = 1.0;
+        }
+        self.decided = Some(outcome);
+        self.whole_step_or_release(out);
+    }
+
+    fn whole_step_or_release(&mut self, out: &mut Outbox<Effect>) {
+        match self.request {
+            Some(Request { task: Task::Due(Due { whole_slow_step: true, .. }), gamma, .. }) => out.push(Effect::WholeStep { gamma }),
+            _ => self.release(out),
+        }
+    }
+
+    fn release(&mut self, out: &mut Outbox<Effect>) {
+        let (round, contributors) = match &self.decided {
+            Some(outcome) => (Some(outcome.round), outcome.contributors.len()),
+            None => (None, self.gossiped),
+        };
+        out.push(Effect::Release { weight: self.weight, round, contributors });
+        self.clear();
+    }
+
+    fn clear(&mut self) {
+        self.arrived.clear();
+        self.request = None;
+        self.decided = None;
+        self.gossiped = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(step: u64, exchange: Exchange, whole_slow_step: bool) -> Request {
+        let task = Task::Due(Due { exchange, whole_slow_step });
+        Request { step: Step(step), task, gamma: 0.1, elements: 23 }
+    }
+
+    fn feed(machine: &mut Aggregator, event: In) -> Vec<Effect> {
+        let mut out = Outbox::default();
+        machine.handle(event, Instant(0), &mut out);
+        out.take()
+    }
+
+    #[test]
+    fn starts_when_all_workers_arrived_and_releases_when_done() {
+        let mut machine = Aggregator::new(2, 1);
+        let gossip = request(4, Exchange::Gossip, true);
+        assert_eq!(feed(&mut machine, In::Arrive { worker: 1, request: gossip }), []);
+        let started = feed(&mut machine, In::Arrive { worker: 0, request: gossip });
+        assert_eq!(started, [Effect::Gossip { step: Step(4), round: Round(0), weight: 1.0 }]);
+        assert_eq!(feed(&mut machine, In::GossipDone { weight: 0.5 }), [Effect::WholeStep { gamma: 0.1 }]);
+        let released = feed(&mut machine, In::WholeStepDone);
+        assert_eq!(released, [Effect::Release { weight: 0.5, round: None, contributors: 2 }]);
+    }
+
+    #[test]
+    fn workers_that_ask_for_different_things_are_told() {
+        let mut machine = Aggregator::new(2, 1);
+        feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Gossip, false) });
+        let effects = feed(&mut machine, In::Arrive { worker: 1, request: request(5, Exchange::Gossip, false) });
+        assert!(matches!(effects[..], [Effect::Disagree { worker: 1, .. }]));
+    }
+}

@@ -1,0 +1,140 @@
+//! Many gossip machines on one numeric model: mass is conserved, weights stay one, nodes contract to the mean.
+
+use super::*;
+use crate::ident::{ClusterId, Incarnation};
+use crate::view::tests::view;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// Nodes with one float64 value each, exchanging through their machines in a chosen order.
+struct Cluster {
+    nodes: BTreeMap<NodeId, (GossipPeer, f64, f64)>,
+}
+
+impl Cluster {
+    fn new(ids: &[u64], peers: u32) -> Self {
+        let view = view(ids);
+        let node = |id: NodeId| {
+            let identity = Identity { cluster: ClusterId(1), node: id, incarnation: Incarnation(1) };
+            (GossipPeer::new(identity, Lineage(1), &view, peers, Span(1)), id.0 as f64, 1.0)
+        };
+        Self { nodes: view.ids().map(|id| (id, node(id))).collect() }
+    }
+
+    /// One gossip of every node; `order` permutes who completes first.
+    fn gossip(&mut self, step: u64, order: &[usize]) {
+        let mut out = Outbox::default();
+        let mut sent: BTreeMap<(NodeId, NodeId), (f64, f64)> = BTreeMap::new();
+        let mut plans = BTreeMap::new();
+        for (id, (machine, value, weight)) in &mut self.nodes {
+            machine.handle(In::Gossip { step: Step(step), round: Round(1), weight: *weight }, Instant(0), &mut out);
+            for effect in out.take() {
+                let Effect::Exchange(plan) = effect else { panic!("unexpected {effect:?}") };
+                let scale = 1.0 / (plan.out.len() as f64 + 1.0);
+                for to in &plan.out {
+                    sent.insert((*id, *to), (*value * scale, plan.split.share));
+                }
+                *value *= scale;
+                plans.insert(*id, plan);
+            }
+        }
+        let ids: Vec<_> = self.nodes.keys().copied().collect();
+        for index in order {
+            let id = ids[index % ids.len()];
+            let Some(plan) = plans.remove(&id) else { continue };
+            self.complete(id, &plan, &mut sent, &mut out);
+        }
+        for (id, plan) in plans {
+            self.complete(id, &plan, &mut sent, &mut out);
+        }
+        assert!(sent.is_empty(), "a message was never mixed: {sent:?}");
+    }
+
+    fn complete(&mut self, id: NodeId, plan: &Plan, sent: &mut BTreeMap<(NodeId, NodeId), (f64, f64)>, out: &mut Outbox<Effect>) {
+        let (machine, value, weight) = self.nodes.get_mut(&id).unwrap();
+        let arrived: Vec<_> = plan.inward.iter().map(|from| (*from, sent.remove(&(*from, id)).unwrap())).collect();
+        *value += arrived.iter().map(|(_, (value, _))| value).sum::<f64>();
+        let arrived = arrived.into_iter().map(|(from, (_, weight))| (from, weight)).collect();
+        machine.handle(In::Mixed { step: plan.step, arrived }, Instant(0), out);
+        let mut acknowledgements = Vec::new();
+        for effect in out.take() {
+            match effect {
+                Effect::Done { weight: now, .. } => *weight = now,
+                Effect::Send { to, frame } => acknowledgements.push((to, frame)),
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+        for (to, Frame::V1 { header, message }) in acknowledgements {
+            self.nodes.get_mut(&to).unwrap().0.handle(In::Frame { header, message }, Instant(0), out);
+        }
+    }
+
+    fn mass(&self) -> (f64, f64) {
+        let held = self.nodes.values().fold((0.0, 0.0), |sum, (_, value, weight)| (sum.0 + value, sum.1 + weight));
+        (held.0, held.1 + self.nodes.values().map(|(machine, ..)| machine.escrowed()).sum::<f64>())
+    }
+
+    fn spread(&self) -> f64 {
+        let debiased = || self.nodes.values().map(|(_, value, weight)| value / weight);
+        debiased().fold(f64::MIN, f64::max) - debiased().fold(f64::MAX, f64::min)
+    }
+}
+
+#[test]
+fn a_full_cycle_over_a_power_of_two_is_the_exact_mean() {
+    for (ids, cycle) in [(vec![3, 8], 1), (vec![1, 2, 5, 9], 2), ((0..8).collect(), 3)] {
+        let mut cluster = Cluster::new(&ids, 1);
+        (0..cycle).for_each(|step| cluster.gossip(step, &[]));
+        assert!(cluster.spread() < 1e-12, "{ids:?}");
+    }
+}
+
+#[test]
+fn other_sizes_contract_at_the_graphs_rate() {
+    // W = 3: a quarter per two steps.
+    let mut cluster = Cluster::new(&[1, 2, 3], 1);
+    let before = cluster.spread();
+    (0..2).for_each(|step| cluster.gossip(step, &[]));
+    assert!((cluster.spread() / before - 0.25).abs() < 1e-12);
+}
+
+#[test]
+fn one_node_alone_keeps_everything() {
+    let mut cluster = Cluster::new(&[5], 1);
+    cluster.gossip(0, &[]);
+    assert_eq!(cluster.mass(), (5.0, 1.0));
+}
+
+#[test]
+fn a_lost_member_fails_the_gossip_and_gives_the_mass_back() {
+    let mut cluster = Cluster::new(&[1, 2], 1);
+    let machine = &mut cluster.nodes.get_mut(&NodeId(1)).unwrap().0;
+    let mut out = Outbox::default();
+    machine.handle(In::Gossip { step: Step(0), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
+    assert_eq!(machine.escrowed(), 0.5);
+    machine.handle(In::MemberLost(NodeId(2)), Instant(0), &mut out);
+    assert_eq!(machine.escrowed(), 0.0);
+    assert!(matches!(out.take().last(), Some(Effect::Fail(GossipError::MemberLost { node: NodeId(2), .. }))));
+}
+
+proptest! {
+    #[test]
+    fn mass_is_conserved_in_any_order(
+        size in 1usize..12,
+        peers in 1u32..4,
+        steps in 1u64..10,
+        order in proptest::collection::vec(0usize..12, 0..12),
+    ) {
+        let ids: Vec<u64> = (0..size as u64).map(|i| i * 3 + 1).collect();
+        let mut cluster = Cluster::new(&ids, peers);
+        let before = cluster.mass();
+        for step in 0..steps {
+            cluster.gossip(step, &order);
+        }
+        let after = cluster.mass();
+        prop_assert!((before.0 - after.0).abs() < 1e-9 && (before.1 - after.1).abs() < 1e-9);
+        for (_, _, weight) in cluster.nodes.values() {
+            prop_assert!((weight - 1.0).abs() < 1e-12, "a regular graph keeps every weight at one");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Why a founding view did not form. Nothing was trained or changed.
+
+use crate::ident::NodeId;
+use crate::time::Span;
+use crate::view::ViewError;
+use std::net::SocketAddr;
+
+/// Why a founding view did not form; parameters are unchanged.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum FoundingError {
+    /// A peer's address did not answer, or not as it should.
+    #[error("no connection to {address} after {} ms: {error}", tried_for.as_millis())]
+    Unreachable {
+        /// The address.
+        address: SocketAddr,
+        /// How long it was tried.
+        tried_for: Span,
+        /// The last attempt's error.
+        error: String,
+    },
+    /// Fewer nodes than `min_nodes` appeared.
+    #[error("only {} of min_nodes = {needed} nodes appeared within {} ms: {present:?}; start the others, check peers or rendezvous, or lower min_nodes", present.len(), waited.as_millis())]
+    TooFew {
+        /// `min_nodes`.
+        needed: usize,
+        /// Who is there, this node included.
+        present: Vec<NodeId>,
+        /// How long they were waited for.
+        waited: Span,
+    },
+    /// Connected nodes did not call `synchronize`.
+    #[error("{waiting_for:?} did not call synchronize within {} ms; see their logs", waited.as_millis())]
+    NotSynchronized {
+        /// Who.
+        waiting_for: Vec<NodeId>,
+        /// How long they were waited for.
+        waited: Span,
+    },
+    /// Two nodes were started with different settings.
+    #[error("{ours} and {theirs} were started with different settings ({differences}); give all nodes the same configuration")]
+    SettingsDiffer {
+        /// This node.
+        ours: NodeId,
+        /// The other.
+        theirs: NodeId,
+        /// Each difference with both values.
+        differences: String,
+    },
+    /// Two nodes train models of different sizes.
+    #[error("{ours} brought {} parameters and {} buffer values, {theirs} {} and {}; all nodes train the same model", our_elements.0, our_elements.1, their_elements.0, their_elements.1)]
+    ModelsDiffer {
+        /// This node.
+        ours: NodeId,
+        /// Its parameters and buffer values.
+        our_elements: (u64, u64),
+        /// The other.
+        theirs: NodeId,
+        /// The other's parameters and buffer values.
+        their_elements: (u64, u64),
+    },
+    /// The cluster was founded without this node.
+    #[error("the cluster was founded by {members:?} without this node; raise min_nodes on all nodes and restart them together")]
+    NotAMember {
+        /// Its members.
+        members: Vec<NodeId>,
+    },
+    /// The nodes that met do not make a view.
+    #[error(transparent)]
+    NoView(#[from] ViewError),
+}

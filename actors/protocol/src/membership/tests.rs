@@ -1,0 +1,125 @@
+//! Foundings of a few machines whose frames are carried by hand.
+
+use super::*;
+use crate::ident::{ClusterId, Incarnation};
+
+fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
+    let identity = Identity { cluster: ClusterId(7), node: NodeId(id), incarnation: Incarnation(id + 100) };
+    let address = SocketAddr::from(([127, 0, 0, 1], 7000 + id as u16));
+    let (connect_timeout, synchronize_timeout) = (Span(100), Span(1000));
+    let shared = shared.to_owned();
+    Membership::new(Settings { identity, address, devices: 1, min_nodes, shared, connect_timeout, synchronize_timeout })
+}
+
+/// Connects all, lets each synchronize with its model size and carries every frame; returns what else happened.
+fn found(mut machines: Vec<(Membership, u64)>) -> BTreeMap<u64, Vec<Effect>> {
+    let ids: Vec<_> = machines.iter().map(|(machine, _)| machine.me()).collect();
+    let mut pending: Vec<(NodeId, Frame)> = Vec::new();
+    let mut seen: BTreeMap<u64, Vec<Effect>> = BTreeMap::new();
+    let mut out = Outbox::default();
+    let collect = |me: NodeId, effects: Vec<Effect>, pending: &mut Vec<_>, seen: &mut BTreeMap<u64, Vec<Effect>>| {
+        for effect in effects {
+            match effect {
+                Effect::Send { to, frame } => pending.push((to, frame)),
+                other => seen.entry(me.0).or_default().push(other),
+            }
+        }
+    };
+    for (machine, elements) in &mut machines {
+        let me = machine.me();
+        for peer in ids.iter().filter(|id| **id != me) {
+            machine.handle(In::PeerUp(*peer), Instant(0), &mut out);
+        }
+        machine.handle(In::Synchronize { elements: *elements, buffer_elements: 0 }, Instant(0), &mut out);
+        collect(machine.me(), out.take(), &mut pending, &mut seen);
+    }
+    while !pending.is_empty() {
+        let (to, Frame::V1 { header, message }) = pending.remove(0);
+        let (machine, _) = machines.iter_mut().find(|(machine, _)| machine.me() == to).unwrap();
+        machine.handle(In::Frame { header, message }, Instant(0), &mut out);
+        collect(to, out.take(), &mut pending, &mut seen);
+    }
+    seen
+}
+
+#[test]
+fn all_nodes_form_the_same_view() {
+    let seen = found(vec![(machine(9, 3, "tau = 12"), 23), (machine(4, 3, "tau = 12"), 23), (machine(6, 3, "tau = 12"), 23)]);
+    assert_eq!(seen.len(), 3);
+    let [Effect::Formed { view, lineage }] = &seen[&4][..] else { panic!("{seen:?}") };
+    assert_eq!(view.ids().collect::<Vec<_>>(), [NodeId(4), NodeId(6), NodeId(9)]);
+    assert!(lineage.is_decided());
+    assert!(seen.values().all(|effects| effects == &seen[&4]));
+}
+
+#[test]
+fn one_node_founds_alone() {
+    let seen = found(vec![(machine(4, 1, ""), 23)]);
+    assert!(matches!(&seen[&4][..], [Effect::Formed { .. }]));
+}
+
+#[test]
+fn different_settings_name_both_nodes_and_both_values() {
+    let seen = found(vec![(machine(1, 2, "tau = 12"), 23), (machine(2, 2, "tau = 24"), 23)]);
+    for effects in seen.values() {
+        let [Effect::Fail(error)] = &effects[..] else { panic!("{effects:?}") };
+        let text = error.to_string();
+        for part in ["node 1", "node 2", "tau", "12", "24"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+    assert_eq!(seen.len(), 2);
+}
+
+#[test]
+fn different_models_name_both_sizes() {
+    let seen = found(vec![(machine(1, 2, ""), 23), (machine(2, 2, ""), 24)]);
+    let text = format!("{seen:?}");
+    assert!(text.contains("our_elements: (23, 0)") && text.contains("their_elements: (24, 0)"), "{text}");
+    assert_eq!(seen.len(), 2);
+}
+
+#[test]
+fn a_stranger_is_told_who_founded_the_cluster() {
+    let (mut first, mut third, mut out) = (machine(1, 1, ""), machine(3, 1, ""), Outbox::default());
+    first.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    out.take();
+    let hello = third.settings.identity.frame(third.place(), third.hello());
+    let Frame::V1 { header, message } = hello;
+    first.handle(In::Frame { header, message }, Instant(0), &mut out);
+    let [Effect::Send { frame: Frame::V1 { header, message }, .. }] = &out.take()[..] else { panic!("no answer") };
+    let (header, message) = (*header, message.clone());
+    third.handle(In::Frame { header, message }, Instant(0), &mut out);
+    assert_eq!(out.take(), [Effect::Fail(FoundingError::NotAMember { members: vec![NodeId(1)] })]);
+}
+
+#[test]
+fn missing_nodes_and_unreachable_addresses_are_named() {
+    let (mut machine, mut out) = (machine(1, 2, ""), Outbox::default());
+    machine.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    assert_eq!(machine.next_deadline(), Some(Instant(100)));
+    let mut refused = machine.clone();
+    machine.handle(In::Tick, Instant(100), &mut out);
+    let expected = FoundingError::TooFew { needed: 2, present: vec![NodeId(1)], waited: Span(100) };
+    assert_eq!(out.take(), [Effect::Fail(expected)]);
+    let address = SocketAddr::from(([127, 0, 0, 1], 9));
+    refused.handle(In::DialFailed { address, tried_for: Span::from_millis(30_000), error: "no answer".into() }, Instant(1), &mut out);
+    let text = format!(
+        "{}",
+        match &out.take()[..] {
+            [Effect::Fail(error)] => error.clone(),
+            other => panic!("{other:?}"),
+        }
+    );
+    assert!(text.contains("127.0.0.1:9") && text.contains("30000 ms") && text.contains("no answer"), "{text}");
+}
+
+#[test]
+fn a_node_leaves_when_the_others_left_or_the_wait_is_over() {
+    let mut out = Outbox::default();
+    let mut alone = machine(1, 1, "");
+    alone.handle(In::Synchronize { elements: 1, buffer_elements: 0 }, Instant(0), &mut out);
+    out.take();
+    alone.handle(In::Leave, Instant(5), &mut out);
+    assert_eq!(out.take(), [Effect::Left]);
+}

@@ -1,0 +1,84 @@
+//! Push-sum weights (algorithm section 5): how a gossip splits them, and the mass a node answers for.
+
+use crate::ident::{NodeId, Step};
+use std::collections::BTreeMap;
+
+/// How one gossip with out-degree `d` splits a node's mass: every part is `1/(d+1)` of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Split {
+    /// What values are multiplied by, on the node and at each receiver.
+    pub scale: f32,
+    /// The part of the push-sum weight that each out-peer gets, and that stays.
+    pub share: f64,
+}
+
+/// Splits `weight` over `out_degree` peers and the node itself.
+#[must_use]
+pub fn split(weight: f64, out_degree: usize) -> Split {
+    let parts = out_degree as f64 + 1.0;
+    Split { scale: (1.0 / parts) as f32, share: weight / parts }
+}
+
+/// Push-sum weight that was sent and not acknowledged yet: the sender answers for it until the receiver has mixed it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Escrow {
+    sent: BTreeMap<(NodeId, Step), f64>,
+}
+
+impl Escrow {
+    /// Puts the weight of a message that is being sent in escrow.
+    pub fn deposit(&mut self, to: NodeId, step: Step, weight: f64) {
+        self.sent.insert((to, step), weight);
+    }
+
+    /// The receiver mixed the message: its mass is there now. Returns what left escrow, 0 if it was not there.
+    pub fn release(&mut self, to: NodeId, step: Step) -> f64 {
+        self.sent.remove(&(to, step)).unwrap_or(0.0)
+    }
+
+    /// The receiver refused the message or is dead: its mass is the sender's again. Returns the messages taken back.
+    pub fn reclaim(&mut self, to: NodeId) -> Vec<(Step, f64)> {
+        let of_peer = (to, Step(0))..=(to, Step(u64::MAX));
+        let keys: Vec<_> = self.sent.range(of_peer).map(|(key, _)| *key).collect();
+        keys.into_iter().filter_map(|key| self.sent.remove(&key).map(|weight| (key.1, weight))).collect()
+    }
+
+    /// Weight in escrow.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.sent.values().sum()
+    }
+
+    /// Messages in escrow.
+    #[must_use]
+    pub fn messages(&self) -> usize {
+        self.sent.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_split_gives_everything_away_or_keeps_it() {
+        for degree in 0..6 {
+            let split = split(0.75, degree);
+            assert!((split.share * (degree as f64 + 1.0) - 0.75).abs() < 1e-15);
+        }
+        assert_eq!(split(1.0, 1), Split { scale: 0.5, share: 0.5 });
+    }
+
+    #[test]
+    fn escrow_gives_back_what_was_not_acknowledged() {
+        let mut escrow = Escrow::default();
+        escrow.deposit(NodeId(2), Step(1), 0.5);
+        escrow.deposit(NodeId(2), Step(2), 0.25);
+        escrow.deposit(NodeId(3), Step(2), 0.25);
+        assert_eq!(escrow.release(NodeId(2), Step(1)), 0.5);
+        assert_eq!(escrow.release(NodeId(2), Step(1)), 0.0);
+        assert_eq!(escrow.reclaim(NodeId(2)), [(Step(2), 0.25)]);
+        assert_eq!(escrow.total(), 0.25);
+        assert_eq!(escrow.messages(), 1);
+    }
+}

@@ -1,0 +1,56 @@
+//! What the aggregator is told.
+
+use crate::buffers::{Assembled, Frozen};
+use crate::error::ExchangeError;
+use crate::worker::Exchanged;
+use slowmo_protocol::aggregator::Request;
+use slowmo_protocol::coordinator::Outcome;
+use slowmo_protocol::ident::NodeId;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Messages to the aggregator.
+pub enum AggregatorMessage {
+    /// A worker arrived at an exchange.
+    Arrive(Arrival),
+    /// The founding view is formed.
+    Formed(Arc<[NodeId]>),
+    /// The round was decided.
+    RoundDecided(Outcome, Assembled),
+    /// The gossip is complete.
+    GossipDone(f64, Assembled),
+    /// The node's own slow step is done.
+    WholeStepDone(Box<super::WholeState>, Assembled),
+    /// The exchange failed.
+    Failed(ExchangeError),
+    /// A worker leaves in order.
+    Leave {
+        /// Which one.
+        worker: usize,
+        /// Answered when the node may go.
+        reply: oneshot::Sender<()>,
+    },
+    /// The node may go.
+    Left,
+    /// A worker is gone without leaving.
+    Gone {
+        /// Which one.
+        worker: usize,
+        /// What the others are told.
+        error: ExchangeError,
+    },
+}
+
+/// A worker at an exchange.
+pub struct Arrival {
+    /// Its index on the node.
+    pub worker: usize,
+    /// What it asks for.
+    pub request: Request,
+    /// How many of the contribution's values are parameters.
+    pub parameters: usize,
+    /// The node's contribution, from worker 0.
+    pub frozen: Option<Frozen>,
+    /// Where the result goes.
+    pub reply: oneshot::Sender<Result<Exchanged, ExchangeError>>,
+}

@@ -1,0 +1,222 @@
+//! The aggregator actor: one per node. Gathers the workers' requests, hands the node's contribution to the coordinator or
+//! the gossip peer, and gives every worker the result.
+
+mod messages;
+mod whole;
+
+pub use messages::{AggregatorMessage, Arrival};
+pub use whole::WholeState;
+
+use crate::buffers::{Assembled, Frozen};
+use crate::context::NodeContext;
+use crate::coordinator::CoordinatorMessage;
+use crate::error::ExchangeError;
+use crate::gossip_peer::GossipPeerMessage;
+use crate::membership::MembershipMessage;
+use crate::worker::Exchanged;
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use slowmo_protocol::aggregator::{Aggregator, Effect, In, Request, Task};
+use slowmo_protocol::algorithm::Base;
+use slowmo_protocol::coordinator::RoundKind;
+use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::machine::{Machine, Outbox};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Spare buffers kept for reuse, in models: a frozen contribution, the published parameters, and one round of momentum.
+const SPARE_MODELS_MAX: usize = 3;
+
+/// The shell of the aggregator.
+pub struct AggregatorActor;
+
+/// The aggregator's machine and what it must not see: buffers and reply channels.
+pub struct AggregatorState {
+    machine: Aggregator,
+    out: Outbox<Effect>,
+    context: Arc<NodeContext>,
+    replies: BTreeMap<usize, oneshot::Sender<Result<Exchanged, ExchangeError>>>,
+    leaving: BTreeMap<usize, oneshot::Sender<()>>,
+    request: Option<(Request, usize)>,
+    frozen: Option<Frozen>,
+    result: Assembled,
+    whole: Option<Box<WholeState>>,
+    members: Arc<[NodeId]>,
+    gone: Option<ExchangeError>,
+}
+
+impl Actor for AggregatorActor {
+    type Msg = AggregatorMessage;
+    type State = AggregatorState;
+    type Arguments = Arc<NodeContext>;
+
+    async fn pre_start(&self, _: ActorRef<Self::Msg>, context: Arc<NodeContext>) -> Result<AggregatorState, ActorProcessingErr> {
+        Ok(AggregatorState::new(context))
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        message: AggregatorMessage,
+        state: &mut AggregatorState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            AggregatorMessage::Arrive(arrival) => state.arrive(arrival),
+            AggregatorMessage::Formed(members) => state.members = members,
+            AggregatorMessage::RoundDecided(outcome, values) => {
+                if outcome.terms.kind == RoundKind::Found {
+                    state.found(&values);
+                }
+                state.result = values;
+                state.feed(In::RoundDecided(outcome));
+            }
+            AggregatorMessage::GossipDone(weight, values) => {
+                state.result = values;
+                state.feed(In::GossipDone { weight });
+            }
+            AggregatorMessage::WholeStepDone(whole, values) => {
+                (state.whole, state.result) = (Some(whole), values);
+                state.feed(In::WholeStepDone);
+            }
+            AggregatorMessage::Failed(error) => state.fail(&error),
+            AggregatorMessage::Leave { worker, reply } => state.leave(worker, reply),
+            AggregatorMessage::Left => state.left(),
+            AggregatorMessage::Gone { worker, error } => state.gone(worker, error),
+        }
+        state.execute(&myself);
+        Ok(())
+    }
+}
+
+impl AggregatorState {
+    fn new(context: Arc<NodeContext>) -> Self {
+        let peers = match context.settings.algorithm.base {
+            Base::Sgp { peers_per_step } => peers_per_step as usize,
+            _ => 0,
+        };
+        Self {
+            machine: Aggregator::new(context.settings.workers, peers),
+            out: Outbox::default(),
+            context,
+            replies: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            request: None,
+            frozen: None,
+            result: Assembled::default(),
+            whole: None,
+            members: Arc::default(),
+            gone: None,
+        }
+    }
+
+    fn feed(&mut self, event: In) {
+        let now = self.context.clock.now();
+        self.machine.handle(event, now, &mut self.out);
+    }
+
+    fn arrive(&mut self, arrival: Arrival) {
+        let Arrival { worker, request, parameters, frozen, reply } = arrival;
+        if let Some(error) = &self.gone {
+            // A handle that stopped waiting needs no answer, here and below.
+            _ = reply.send(Err(error.clone()));
+            return;
+        }
+        self.replies.insert(worker, reply);
+        self.request = Some((request, parameters));
+        self.frozen = frozen.or(self.frozen.take());
+        self.feed(In::Arrive { worker, request });
+    }
+
+    fn execute(&mut self, myself: &ActorRef<AggregatorMessage>) {
+        for effect in self.out.take() {
+            match effect {
+                Effect::Round { terms, weight } => self.start_round(terms, weight),
+                Effect::Gossip { step, round, weight } => {
+                    if let Some(frozen) = self.frozen.take() {
+                        self.context.actors.tell_gossip_peer(GossipPeerMessage::Gossip { step, round, weight, frozen });
+                    }
+                }
+                Effect::WholeStep { gamma } => self.start_whole_step(gamma, myself),
+                Effect::Release { weight, round, contributors } => {
+                    let values = Arc::new(std::mem::take(&mut self.result));
+                    let members = Arc::clone(&self.members);
+                    self.answer(&Ok(Exchanged { values, weight, round, contributors, members }));
+                }
+                Effect::Disagree { worker, asked, before } => {
+                    let (asked, before) = (Box::new(asked), Box::new(before));
+                    self.answer(&Err(ExchangeError::WorkersDisagree { worker, asked, before }));
+                }
+            }
+        }
+    }
+
+    fn start_round(&mut self, terms: slowmo_protocol::coordinator::Terms, weight: f64) {
+        let (Some(frozen), Some((request, parameters))) = (self.frozen.take(), self.request) else { return };
+        if request.task == Task::Found {
+            self.context.pool.keep_at_most(SPARE_MODELS_MAX * frozen.values().len());
+            let buffer_elements = (frozen.values().len() - parameters) as u64;
+            self.context.actors.tell_membership(MembershipMessage::Synchronize { elements: parameters as u64, buffer_elements });
+        }
+        self.context.actors.tell_coordinator(CoordinatorMessage::Contribute { terms, weight, parameters, frozen });
+    }
+
+    /// The whole slow state starts from the founding parameters where the outer optimizer is not sharded.
+    fn found(&mut self, values: &Assembled) {
+        let outer = self.context.settings.algorithm.outer.filter(|outer| !outer.sharded);
+        let parameters = self.request.map_or(0, |(_, parameters)| parameters);
+        self.whole = outer.map(|outer| Box::new(WholeState::new(outer.optimizer, values, parameters)));
+    }
+
+    fn start_whole_step(&mut self, gamma: f32, myself: &ActorRef<AggregatorMessage>) {
+        let Some(mut whole) = self.whole.take() else { return self.fail(&ExchangeError::Stopped) };
+        let mut values = std::mem::take(&mut self.result);
+        // Nothing was exchanged: the step is taken on this node's own parameters.
+        if let Some(frozen) = self.frozen.take() {
+            values.insert(0, frozen);
+        }
+        let elements = self.request.map_or(0, |(request, _)| request.elements as usize);
+        let (pool, weight, myself) = (Arc::clone(&self.context.pool), self.machine.weight(), myself.clone());
+        tokio::task::spawn_blocking(move || {
+            let result = whole.step(&values, elements, weight, gamma, &pool);
+            // A stopped aggregator needs no result.
+            _ = myself.cast(AggregatorMessage::WholeStepDone(whole, result));
+        });
+    }
+
+    fn fail(&mut self, error: &ExchangeError) {
+        self.feed(In::Failed);
+        self.answer(&Err(error.clone()));
+    }
+
+    fn answer(&mut self, result: &Result<Exchanged, ExchangeError>) {
+        (self.request, self.frozen) = (None, None);
+        for (_, reply) in std::mem::take(&mut self.replies) {
+            _ = reply.send(result.clone());
+        }
+    }
+
+    /// The node leaves when all of its workers do; the others are told if one leaves while they wait.
+    fn leave(&mut self, worker: usize, reply: oneshot::Sender<()>) {
+        self.leaving.insert(worker, reply);
+        self.gone.get_or_insert(ExchangeError::WorkerLeft(worker));
+        if !self.replies.is_empty() {
+            self.fail(&ExchangeError::WorkerLeft(worker));
+        }
+        if self.leaving.len() == self.context.settings.workers {
+            self.context.actors.tell_membership(MembershipMessage::Leave);
+        }
+    }
+
+    fn left(&mut self) {
+        for (_, reply) in std::mem::take(&mut self.leaving) {
+            _ = reply.send(());
+        }
+    }
+
+    fn gone(&mut self, worker: usize, error: ExchangeError) {
+        let (reply, _) = oneshot::channel();
+        tracing::warn!(worker, "a worker's handle was dropped without leave()");
+        self.fail(&error);
+        self.leave(worker, reply);
+    }
+}

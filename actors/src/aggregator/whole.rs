@@ -1,0 +1,50 @@
+//! The slow step on a node's whole copy (`sharded = false`): anchor and momentum of every parameter, on every node.
+
+use crate::buffers::{Assembled, Pool, chunks};
+use slowmo_protocol::algorithm::OuterOptimizer;
+use slowmo_protocol::outer::{OuterStep, Piece};
+use std::sync::Arc;
+
+/// Anchor and slow momentum of the whole model.
+#[derive(Clone, Debug)]
+pub struct WholeState {
+    anchor: Vec<f32>,
+    momentum: Vec<f32>,
+    optimizer: OuterOptimizer,
+}
+
+impl WholeState {
+    /// The state at the founding: the anchor is the founding parameters, the momentum zero.
+    #[must_use]
+    pub fn new(optimizer: OuterOptimizer, founding: &Assembled, parameters: usize) -> Self {
+        let mut anchor = vec![0.0; parameters];
+        founding.copy_to(0, &mut anchor);
+        Self { momentum: vec![0.0; parameters], anchor, optimizer }
+    }
+
+    /// Takes the slow step from the numerators `values` with push-sum weight `weight`; what follows the parameters in
+    /// `values` is passed through. The result is numerators of the same weight.
+    pub fn step(&mut self, values: &Assembled, elements: usize, weight: f64, gamma: f32, pool: &Arc<Pool>) -> Assembled {
+        let weight = weight as f32;
+        let parameters = self.anchor.len();
+        let mut result = Assembled::default();
+        for range in chunks(0..parameters) {
+            let mut chunk = pool.take(range.len());
+            values.copy_to(range.start, chunk.values_mut());
+            chunk.values_mut().iter_mut().for_each(|value| *value /= weight);
+            let mut next = vec![0.0; range.len()];
+            let (anchor, momentum) = (&self.anchor[range.clone()], &self.momentum[range.clone()]);
+            self.optimizer.step(Piece { values: chunk.values_mut(), anchor, momentum, next_momentum: &mut next }, gamma);
+            self.anchor[range.clone()].copy_from_slice(chunk.values());
+            self.momentum[range.clone()].copy_from_slice(&next);
+            chunk.values_mut().iter_mut().for_each(|value| *value *= weight);
+            result.insert(range.start, chunk.freeze());
+        }
+        for range in chunks(parameters..elements) {
+            let mut chunk = pool.take(range.len());
+            values.copy_to(range.start, chunk.values_mut());
+            result.insert(range.start, chunk.freeze());
+        }
+        result
+    }
+}

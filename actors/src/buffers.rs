@@ -1,0 +1,251 @@
+//! Flat float32 buffers that are frozen once, shared as slices and recycled: no bulk byte is copied that need not be.
+//!
+//! A [`Buffer`] goes back to its [`Pool`] when the last reference to it is gone, also the transport's own.
+
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Elements of a chunk: the unit of streaming, summing and recycling (256 KiB).
+pub const CHUNK_ELEMENTS: usize = 64 * 1024;
+/// Bytes of one float32 value.
+pub const VALUE_BYTES: usize = 4;
+
+#[cfg(target_endian = "big")]
+compile_error!("values travel as little-endian bytes without conversion: big-endian targets are not supported");
+
+/// Spare vectors by length, for reuse without page faults.
+#[derive(Debug, Default)]
+pub struct Pool {
+    spare: Mutex<Spare>,
+}
+
+#[derive(Debug, Default)]
+struct Spare {
+    by_length: BTreeMap<usize, Vec<Vec<f32>>>,
+    elements: usize,
+    elements_max: usize,
+}
+
+impl Pool {
+    /// A pool that keeps nothing until [`Pool::keep_at_most`] is called.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Bounds the elements kept for reuse.
+    pub fn keep_at_most(&self, elements: usize) {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner).elements_max = elements;
+    }
+
+    /// A buffer of `length` elements with unspecified contents.
+    #[must_use]
+    pub fn take(self: &Arc<Self>, length: usize) -> Buffer {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let reused = spare.by_length.get_mut(&length).and_then(Vec::pop);
+        spare.elements -= reused.as_ref().map_or(0, Vec::len);
+        drop(spare);
+        Buffer { values: reused.unwrap_or_else(|| vec![0.0; length]), pool: Arc::downgrade(self) }
+    }
+
+    /// A buffer of `length` zeros.
+    #[must_use]
+    pub fn zeros(self: &Arc<Self>, length: usize) -> Buffer {
+        let mut buffer = self.take(length);
+        buffer.values_mut().fill(0.0);
+        buffer
+    }
+
+    fn put_back(&self, values: Vec<f32>) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if !values.is_empty() && spare.elements + values.len() <= spare.elements_max {
+            spare.elements += values.len();
+            spare.by_length.entry(values.len()).or_default().push(values);
+        }
+    }
+}
+
+/// Values that this side may still write; freeze it into an `Arc` to share it.
+#[derive(Debug)]
+pub struct Buffer {
+    values: Vec<f32>,
+    pool: Weak<Pool>,
+}
+
+impl Buffer {
+    /// The values.
+    #[must_use]
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// The values, to write.
+    pub fn values_mut(&mut self) -> &mut [f32] {
+        &mut self.values
+    }
+
+    /// The values as little-endian bytes, to receive into.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.values)
+    }
+
+    /// Shares the values; they can no longer be written.
+    #[must_use]
+    pub fn freeze(self) -> Frozen {
+        Frozen(Arc::new(self))
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.upgrade() {
+            pool.put_back(std::mem::take(&mut self.values));
+        }
+    }
+}
+
+/// Shared values that never change.
+#[derive(Clone, Debug)]
+pub struct Frozen(Arc<Buffer>);
+
+struct LittleEndian(Arc<Buffer>);
+
+impl AsRef<[u8]> for LittleEndian {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(self.0.values())
+    }
+}
+
+impl Frozen {
+    /// The values.
+    #[must_use]
+    pub fn values(&self) -> &[f32] {
+        self.0.values()
+    }
+
+    /// The values of `elements` as little-endian bytes, without a copy; they keep the buffer alive.
+    #[must_use]
+    pub fn bytes(&self, elements: Range<usize>) -> Bytes {
+        Bytes::from_owner(LittleEndian(Arc::clone(&self.0))).slice(elements.start * VALUE_BYTES..elements.end * VALUE_BYTES)
+    }
+}
+
+/// Consecutive ranges of at most [`CHUNK_ELEMENTS`] elements that cover `range`.
+pub fn chunks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> + Send + use<> {
+    let end = range.end;
+    range.step_by(CHUNK_ELEMENTS).map(move |start| start..(start + CHUNK_ELEMENTS).min(end))
+}
+
+/// A flat vector in pieces, each a frozen chunk at its place.
+#[derive(Clone, Debug, Default)]
+pub struct Assembled {
+    pieces: BTreeMap<usize, Frozen>,
+}
+
+impl Assembled {
+    /// Puts a chunk at its first element.
+    pub fn insert(&mut self, start: usize, chunk: Frozen) {
+        self.pieces.insert(start, chunk);
+    }
+
+    /// Adds the pieces of another part.
+    pub fn extend(&mut self, other: Self) {
+        self.pieces.extend(other.pieces);
+    }
+
+    /// The chunks in ascending order with their first elements.
+    pub fn pieces(&self) -> impl Iterator<Item = (usize, &Frozen)> {
+        self.pieces.iter().map(|(start, chunk)| (*start, chunk))
+    }
+
+    /// The chunks that start within `range`, ascending.
+    pub fn pieces_within(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &Frozen)> {
+        self.pieces.range(range).map(|(start, chunk)| (*start, chunk))
+    }
+
+    /// The chunk that starts at `start`.
+    #[must_use]
+    pub fn piece(&self, start: usize) -> Option<&Frozen> {
+        self.pieces.get(&start)
+    }
+
+    /// Whether the pieces cover `0..elements` without a gap.
+    #[must_use]
+    pub fn covers(&self, elements: usize) -> bool {
+        let covered = self.pieces().try_fold(0, |next, (start, chunk)| (start == next).then(|| next + chunk.values().len()));
+        covered.is_some_and(|covered| covered >= elements)
+    }
+
+    /// Calls `visit(offset in target, values)` for the pieces of `start..start + length`, in order.
+    pub fn visit(&self, start: usize, length: usize, mut visit: impl FnMut(usize, &[f32])) {
+        let end = start + length;
+        let first = self.pieces.range(..=start).next_back().map_or(start, |(piece, _)| *piece);
+        for (piece, chunk) in self.pieces.range(first..end) {
+            let from = start.max(*piece);
+            let to = end.min(piece + chunk.values().len());
+            if from < to {
+                visit(from - start, &chunk.values()[from - piece..to - piece]);
+            }
+        }
+    }
+
+    /// Copies the values from element `start` on into `target`.
+    pub fn copy_to(&self, start: usize, target: &mut [f32]) {
+        let length = target.len();
+        self.visit(start, length, |offset, values| target[offset..offset + values.len()].copy_from_slice(values));
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_come_back_when_the_last_slice_is_gone() {
+        let pool = Pool::new();
+        pool.keep_at_most(1 << 20);
+        let mut buffer = pool.take(8);
+        buffer.values_mut()[0] = 7.0;
+        let bytes = buffer.freeze().bytes(0..1);
+        assert_eq!(bytes, 7.0f32.to_le_bytes().as_slice());
+        assert_eq!(pool.take(8).values()[0], 0.0, "still referenced by the bytes");
+        drop(bytes);
+        let (one, other) = (pool.take(8).values()[0], pool.take(8).values()[0]);
+        assert!(one == 7.0 || other == 7.0);
+    }
+
+    #[test]
+    fn a_pool_keeps_no_more_than_its_bound() {
+        let pool = Pool::new();
+        pool.keep_at_most(8);
+        drop((pool.take(8), pool.take(8)));
+        assert_eq!(pool.spare.lock().unwrap().elements, 8);
+    }
+
+    #[test]
+    fn pieces_are_copied_across_their_borders() {
+        let pool = Pool::new();
+        let mut assembled = Assembled::default();
+        for start in [0usize, 3, 6] {
+            let mut chunk = pool.take(3);
+            chunk.values_mut().iter_mut().enumerate().for_each(|(i, value)| *value = (start + i) as f32);
+            assembled.insert(start, chunk.freeze());
+        }
+        assert!(assembled.covers(9) && !assembled.covers(10));
+        let mut target = [0.0; 5];
+        assembled.copy_to(2, &mut target);
+        assert_eq!(target, [2.0, 3.0, 4.0, 5.0, 6.0]);
+    }
+
+    #[test]
+    fn chunks_cover_a_range() {
+        let all: Vec<_> = chunks(5..5 + 2 * CHUNK_ELEMENTS + 1).collect();
+        assert_eq!(all.len(), 3);
+        assert_eq!(all[0].end, all[1].start);
+        assert_eq!(all[2].len(), 1);
+        assert_eq!(chunks(4..4).count(), 0);
+    }
+}

@@ -1,0 +1,134 @@
+//! What the actors of one node share: who the node is, what it runs, its transport, clock and buffers, and how to reach
+//! each other.
+
+use crate::aggregator::AggregatorMessage;
+use crate::buffers::Pool;
+use crate::coordinator::CoordinatorMessage;
+use crate::gossip_peer::GossipPeerMessage;
+use crate::membership::MembershipMessage;
+use crate::ports::clock::Clock;
+use crate::ports::discovery::Discovery;
+use crate::ports::transport::Transport;
+use ractor::ActorRef;
+use slowmo_protocol::algorithm::Algorithm;
+use slowmo_protocol::machine::Identity;
+use slowmo_protocol::time::Span;
+use slowmo_protocol::wire::Frame;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Network events that may wait in the actors' mailboxes before reading from the network stops.
+pub const MAILBOX_CREDITS_MAX: usize = 1024;
+
+/// Settings of a node that do not change while it runs.
+#[derive(Clone, Debug)]
+pub struct NodeSettings {
+    /// Who this node is.
+    pub identity: Identity,
+    /// What it trains with.
+    pub algorithm: Algorithm,
+    /// `R`: replicas of a shard beside its owner.
+    pub replicas: usize,
+    /// Workers of the node.
+    pub workers: usize,
+    /// Nodes of the founding view.
+    pub min_nodes: usize,
+    /// The settings that all nodes must share, as `key = value` lines.
+    pub shared: String,
+    /// How long a peer is tried before it is given up.
+    pub connect_timeout: Duration,
+    /// How long a round, a gossip or the founding may take before it is given up.
+    pub round_timeout: Duration,
+}
+
+/// What the actors of one node share.
+pub struct NodeContext {
+    /// Settings that do not change.
+    pub settings: NodeSettings,
+    /// The way to other nodes.
+    pub transport: Arc<dyn Transport>,
+    /// The way to find them.
+    pub discovery: Arc<dyn Discovery>,
+    /// Time for the machines.
+    pub clock: Arc<dyn Clock>,
+    /// Recycled buffers.
+    pub pool: Arc<Pool>,
+    /// How the actors reach each other.
+    pub actors: Actors,
+    /// Bounds the network events in mailboxes.
+    pub credits: Arc<Semaphore>,
+}
+
+/// Held by a network event until its actor has handled it.
+#[derive(Debug)]
+pub struct Credit {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Credit {
+    /// Waits until another network event may enter a mailbox; `None` when the node stops.
+    pub async fn acquire(credits: &Arc<Semaphore>) -> Option<Self> {
+        let permit = Arc::clone(credits).acquire_owned().await.ok()?;
+        Some(Self { _permit: permit })
+    }
+}
+
+/// The actors of one node; each is set once, before any message is sent.
+#[derive(Default)]
+pub struct Actors {
+    /// The membership.
+    pub membership: OnceLock<ActorRef<MembershipMessage>>,
+    /// The aggregator.
+    pub aggregator: OnceLock<ActorRef<AggregatorMessage>>,
+    /// The gossip peer.
+    pub gossip_peer: OnceLock<ActorRef<GossipPeerMessage>>,
+    /// The coordinator.
+    pub coordinator: OnceLock<ActorRef<CoordinatorMessage>>,
+}
+
+impl Actors {
+    /// Tells the membership. A message to an actor that has stopped is dropped: the node is stopping.
+    pub fn tell_membership(&self, message: MembershipMessage) {
+        tell(&self.membership, message);
+    }
+
+    /// Tells the aggregator.
+    pub fn tell_aggregator(&self, message: AggregatorMessage) {
+        tell(&self.aggregator, message);
+    }
+
+    /// Tells the gossip peer.
+    pub fn tell_gossip_peer(&self, message: GossipPeerMessage) {
+        tell(&self.gossip_peer, message);
+    }
+
+    /// Tells the coordinator.
+    pub fn tell_coordinator(&self, message: CoordinatorMessage) {
+        tell(&self.coordinator, message);
+    }
+}
+
+fn tell<M: ractor::Message>(actor: &OnceLock<ActorRef<M>>, message: M) {
+    let delivered = actor.get().is_some_and(|actor| actor.cast(message).is_ok());
+    if !delivered {
+        tracing::debug!(actor = std::any::type_name::<M>(), "the actor has stopped: message dropped");
+    }
+}
+
+impl NodeContext {
+    /// Encodes and queues a control frame; a peer that cannot be reached is the liveness layer's business.
+    pub fn send_frame(&self, to: slowmo_protocol::ident::NodeId, frame: &Frame) {
+        let sent = frame.encode().map_err(|error| error.to_string());
+        let sent = sent.and_then(|bytes| self.transport.send_control(to, bytes.into()).map_err(|error| error.to_string()));
+        if let Err(error) = sent {
+            tracing::warn!(%to, error, "control frame not sent");
+        }
+    }
+
+    /// A duration as the machines count it.
+    #[must_use]
+    pub fn span(duration: Duration) -> Span {
+        Span(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+    }
+}

@@ -1,0 +1,217 @@
+//! The owner's work: sum the contributions to its shards in ascending node id, divide, take the slow step, publish. Chunk by
+//! chunk, so that receiving, arithmetic and sending overlap and memory stays within a window of chunks.
+
+use super::messages::DataEvent;
+use super::shards::{OwnPart, ShardState, parameters_of};
+use super::transfer::open;
+use crate::buffers::{Assembled, Buffer, CHUNK_ELEMENTS, Frozen, VALUE_BYTES, chunks};
+use crate::context::NodeContext;
+use crate::ports::transport::BulkError;
+use crate::streams::Arrived;
+use bytes::Bytes;
+use slowmo_protocol::coordinator::{Plan, RoundKind};
+use slowmo_protocol::ident::{NodeId, ShardId};
+use slowmo_protocol::machine::Place;
+use slowmo_protocol::mean;
+use slowmo_protocol::outer::{OuterStep, Piece};
+use slowmo_protocol::wire::{Bulk, Contribution};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot};
+
+/// Chunks that may wait for one receiver of published values before the reduction waits for it.
+pub const PUBLISH_WINDOW_CHUNKS: usize = 16;
+
+/// Everything the reduction of one round needs.
+pub struct Reduction {
+    /// The node.
+    pub context: Arc<NodeContext>,
+    /// The round's movements.
+    pub plan: Arc<Plan>,
+    /// The place of its streams.
+    pub place: Place,
+    /// How many of the values are parameters.
+    pub parameters: usize,
+    /// This node's own contribution, if it contributes.
+    pub own: Option<(f64, Frozen)>,
+    /// The other contributors' streams.
+    pub expected: Vec<(NodeId, oneshot::Receiver<Arrived>)>,
+    /// The decided state of the own shards, ascending.
+    pub states: Vec<(ShardId, ShardState)>,
+}
+
+/// One contributor's values, read in step with the others.
+enum Source {
+    Own(Frozen),
+    Stream(NodeId, Arrived),
+}
+
+/// Where published chunks go.
+struct Outlet {
+    shards: Option<BTreeSet<ShardId>>,
+    chunks: mpsc::Sender<Bytes>,
+}
+
+/// Runs the reduction; the error is what the coordinator must be told instead.
+pub async fn run(reduction: Reduction) -> Result<OwnPart, DataEvent> {
+    let Reduction { context, plan, place, parameters, own, expected, states } = reduction;
+    let (mut sources, weight) = gather(&plan, own, expected).await?;
+    let parameter_outlets = publish_to(&context, place, &Bulk::Parameters, plan.other_members().into_iter().map(|node| (node, None)));
+    let replicas = plan.momentum_to().into_iter().map(|(node, shards)| (node, Some(shards.into_iter().collect())));
+    let momentum_outlets = publish_to(&context, place, &Bulk::Momentum, replicas);
+    let mut scratch = context.pool.take(CHUNK_ELEMENTS.min(plan.layout.elements()));
+    let mut part = OwnPart::default();
+    for (shard, state) in states {
+        let mut momentum = Assembled::default();
+        for range in chunks(plan.layout.range(shard)) {
+            let mut chunk = context.pool.take(range.len());
+            sum(&mut sources, &range, &mut chunk, &mut scratch).await?;
+            mean::divide(chunk.values_mut(), weight);
+            if plan.terms.kind == RoundKind::Slow
+                && let Some(next) = slow_step(&context, &plan, &state, parameters_of(&plan.layout, shard, parameters), &range, &mut chunk)
+            {
+                send(&momentum_outlets, shard, &next).await;
+                momentum.insert(range.start, next);
+            }
+            let chunk = chunk.freeze();
+            send(&parameter_outlets, shard, &chunk).await;
+            part.values.insert(range.start, chunk);
+        }
+        if plan.terms.kind == RoundKind::Slow {
+            part.momentum.push((shard, momentum));
+        }
+    }
+    end(&mut sources).await?;
+    Ok(part)
+}
+
+/// Waits for every contributor's stream and adds up the push-sum weights in ascending id.
+async fn gather(
+    plan: &Plan,
+    own: Option<(f64, Frozen)>,
+    expected: Vec<(NodeId, oneshot::Receiver<Arrived>)>,
+) -> Result<(Vec<Source>, f64), DataEvent> {
+    let mut sources = Vec::with_capacity(expected.len() + 1);
+    for (node, stream) in expected {
+        let arrived = stream.await.map_err(|_| DataEvent::Broken(node))?;
+        let Bulk::Contribution(Contribution { terms, weight }) = arrived.content else { return Err(DataEvent::Broken(node)) };
+        if terms != plan.terms {
+            return Err(DataEvent::TermsDiffer(node, terms));
+        }
+        if !(weight.is_finite() && weight > 0.0) {
+            return Err(DataEvent::Broken(node));
+        }
+        sources.push((node, weight, Source::Stream(node, arrived)));
+    }
+    if let Some((weight, frozen)) = own {
+        sources.push((plan.me, weight, Source::Own(frozen)));
+    }
+    sources.sort_by_key(|(node, ..)| *node);
+    let weight = sources.iter().map(|(_, weight, _)| weight).sum();
+    Ok((sources.into_iter().map(|(.., source)| source).collect(), weight))
+}
+
+/// `chunk = Σ` of the sources' values of `range`, in the order of `sources`.
+async fn sum(sources: &mut [Source], range: &Range<usize>, chunk: &mut Buffer, scratch: &mut Buffer) -> Result<(), DataEvent> {
+    for (index, source) in sources.iter_mut().enumerate() {
+        match source {
+            Source::Own(frozen) if index == 0 => chunk.values_mut().copy_from_slice(&frozen.values()[range.clone()]),
+            Source::Own(frozen) => mean::add(chunk.values_mut(), &frozen.values()[range.clone()]),
+            Source::Stream(node, arrived) if index == 0 => read(*node, arrived, chunk.bytes_mut()).await?,
+            Source::Stream(node, arrived) => {
+                read(*node, arrived, &mut scratch.bytes_mut()[..range.len() * VALUE_BYTES]).await?;
+                mean::add(chunk.values_mut(), &scratch.values()[..range.len()]);
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn read(node: NodeId, arrived: &mut Arrived, into: &mut [u8]) -> Result<(), DataEvent> {
+    arrived.stream.read_exact(into).await.map_err(|error| broken(node, &error))
+}
+
+async fn end(sources: &mut [Source]) -> Result<(), DataEvent> {
+    for source in sources {
+        if let Source::Stream(node, arrived) = source {
+            arrived.stream.expect_end().await.map_err(|error| broken(*node, &error))?;
+        }
+    }
+    Ok(())
+}
+
+fn broken(node: NodeId, error: &BulkError) -> DataEvent {
+    tracing::warn!(%node, %error, "a round's stream broke");
+    DataEvent::Broken(node)
+}
+
+/// Takes the slow step on the parameters of one chunk (which may end before the chunk does, where buffers follow) and
+/// returns the new momentum; `None` if the chunk holds no parameters.
+fn slow_step(
+    context: &NodeContext,
+    plan: &Plan,
+    state: &ShardState,
+    parameters: Range<usize>,
+    range: &Range<usize>,
+    chunk: &mut Buffer,
+) -> Option<Frozen> {
+    let length = parameters.end.min(range.end).checked_sub(range.start).filter(|length| *length > 0)?;
+    let outer = context.settings.algorithm.outer?;
+    let zeros;
+    let momentum = match state.momentum.piece(range.start) {
+        Some(momentum) => momentum.values(),
+        None => {
+            zeros = context.pool.zeros(length);
+            zeros.values()
+        }
+    };
+    let anchor = &state.anchor.piece(range.start)?.values()[..length];
+    let mut next = context.pool.take(length);
+    let values = &mut chunk.values_mut()[..length];
+    outer.optimizer.step(Piece { values, anchor, momentum: &momentum[..length], next_momentum: next.values_mut() }, plan.terms.gamma);
+    Some(next.freeze())
+}
+
+/// Opens a stream and a bounded queue to each receiver; their tasks end when the queue is dropped and drained.
+fn publish_to(
+    context: &Arc<NodeContext>,
+    place: Place,
+    content: &Bulk,
+    receivers: impl Iterator<Item = (NodeId, Option<BTreeSet<ShardId>>)>,
+) -> Vec<Outlet> {
+    receivers
+        .map(|(node, shards)| {
+            let (chunks, queue) = mpsc::channel(PUBLISH_WINDOW_CHUNKS);
+            let (context, content) = (Arc::clone(context), content.clone());
+            tokio::spawn(async move {
+                if let Err(error) = publish(&context, place, node, content, queue).await {
+                    // The receiver reports what it misses; a receiver that is gone is the liveness layer's business.
+                    tracing::debug!(%node, %error, "publication ended early");
+                }
+            });
+            Outlet { shards, chunks }
+        })
+        .collect()
+}
+
+async fn publish(
+    context: &NodeContext,
+    place: Place,
+    to: NodeId,
+    content: Bulk,
+    mut queue: mpsc::Receiver<Bytes>,
+) -> Result<(), BulkError> {
+    let mut stream = open(context, place, to, content).await?;
+    while let Some(chunk) = queue.recv().await {
+        stream.send(chunk).await?;
+    }
+    stream.finish().await
+}
+
+async fn send(outlets: &[Outlet], shard: ShardId, chunk: &Frozen) {
+    for outlet in outlets.iter().filter(|outlet| outlet.shards.as_ref().is_none_or(|shards| shards.contains(&shard))) {
+        // The publication of a receiver that is gone has ended and logged why.
+        _ = outlet.chunks.send(chunk.bytes(0..chunk.values().len())).await;
+    }
+}

@@ -1,0 +1,38 @@
+//! Why an exchange between nodes failed. Parameters, anchor and momentum are what they were before it.
+
+use slowmo_protocol::aggregator::Request;
+use slowmo_protocol::coordinator::RoundError;
+use slowmo_protocol::gossip_peer::GossipError;
+use slowmo_protocol::membership::FoundingError;
+
+/// Why an exchange failed; nothing was changed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ExchangeError {
+    /// The founding view did not form.
+    #[error(transparent)]
+    Founding(#[from] FoundingError),
+    /// The round ended without an outcome.
+    #[error(transparent)]
+    Round(#[from] RoundError),
+    /// The gossip failed.
+    #[error(transparent)]
+    Gossip(#[from] GossipError),
+    /// The workers of a node asked for different things.
+    #[error(
+        "worker {worker} of this node asked for {asked:?}, the workers before it for {before:?}; call the same operations with the same learning rate on every worker"
+    )]
+    WorkersDisagree {
+        /// The worker that arrived last.
+        worker: usize,
+        /// What it asked for.
+        asked: Box<Request>,
+        /// What the others asked for.
+        before: Box<Request>,
+    },
+    /// Another worker of the node left while this one waited.
+    #[error("worker {0} of this node left: the others cannot go on without it")]
+    WorkerLeft(usize),
+    /// The node's actors have stopped.
+    #[error("the node's runtime has stopped; see its log for the first error")]
+    Stopped,
+}

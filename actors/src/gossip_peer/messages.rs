@@ -1,0 +1,54 @@
+//! What the gossip peer is told.
+
+use crate::buffers::{Assembled, Frozen};
+use crate::context::Credit;
+use crate::streams::Arrived;
+use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
+use slowmo_protocol::view::View;
+use slowmo_protocol::wire::{Header, Message};
+
+/// Messages to the gossip peer.
+pub enum GossipPeerMessage {
+    /// The founding view is formed.
+    Formed {
+        /// Its members.
+        view: View,
+        /// The model history.
+        lineage: Lineage,
+    },
+    /// The node finished an inner step and gossips.
+    Gossip {
+        /// The inner step.
+        step: Step,
+        /// The round it works towards.
+        round: Round,
+        /// The node's push-sum weight.
+        weight: f64,
+        /// The node's numerator.
+        frozen: Frozen,
+    },
+    /// A control frame about gossip.
+    Frame(Header, Message, Credit),
+    /// A gossip stream.
+    Stream(Arrived, Credit),
+    /// The data movements of a gossip are complete.
+    Mixed {
+        /// The inner step.
+        step: Step,
+        /// The senders with the weight each sent, ascending.
+        arrived: Vec<(NodeId, f64)>,
+        /// The new numerator.
+        values: Assembled,
+    },
+    /// A gossip stream failed.
+    StreamBroken {
+        /// The inner step.
+        step: Step,
+        /// The other end.
+        node: NodeId,
+    },
+    /// A member is gone.
+    MemberLost(NodeId),
+    /// A deadline passed.
+    Tick,
+}

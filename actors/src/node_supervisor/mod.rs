@@ -1,0 +1,102 @@
+//! The node supervisor actor: one per process. Spawns the other actors, routes what the network brings to them, and stops the
+//! node when one of them fails (their state cannot be rebuilt from outside while the view is fixed).
+
+mod router;
+
+use crate::aggregator::AggregatorActor;
+use crate::context::NodeContext;
+use crate::coordinator::CoordinatorActor;
+use crate::gossip_peer::GossipPeerActor;
+use crate::membership::MembershipActor;
+use crate::ports::transport::TransportEvent;
+use crate::worker::{WorkerActor, WorkerMessage};
+use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use std::sync::{Arc, OnceLock};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+/// Messages to the supervisor.
+pub enum NodeSupervisorMessage {
+    /// Stop every actor of the node.
+    Stop,
+}
+
+/// The shell of the supervisor.
+pub struct NodeSupervisor;
+
+/// What the supervisor is started with.
+pub struct NodeArguments {
+    /// What the actors share.
+    pub context: Arc<NodeContext>,
+    /// What the network brings.
+    pub events: mpsc::Receiver<TransportEvent>,
+    /// Filled with the node's workers before the supervisor counts as started.
+    pub workers: Arc<OnceLock<Vec<ActorRef<WorkerMessage>>>>,
+}
+
+/// The supervisor's hold on the node.
+pub struct NodeState {
+    router: AbortHandle,
+}
+
+impl Actor for NodeSupervisor {
+    type Msg = NodeSupervisorMessage;
+    type State = NodeState;
+    type Arguments = NodeArguments;
+
+    async fn pre_start(&self, myself: ActorRef<Self::Msg>, arguments: NodeArguments) -> Result<NodeState, ActorProcessingErr> {
+        let NodeArguments { context, events, workers } = arguments;
+        let node = context.settings.identity.node.0;
+        let incarnation = context.settings.identity.incarnation.0;
+        // The registry is process-wide: names carry the node, so that many nodes can run in one process.
+        let name = |actor: &str| Some(format!("slowmo/{node}/{incarnation}/{actor}"));
+        let cell = myself.get_cell();
+        let actors = &context.actors;
+        let (coordinator, _) = Actor::spawn_linked(name("coordinator"), CoordinatorActor, Arc::clone(&context), cell.clone()).await?;
+        _ = actors.coordinator.set(coordinator);
+        let (gossip_peer, _) = Actor::spawn_linked(name("gossip_peer"), GossipPeerActor, Arc::clone(&context), cell.clone()).await?;
+        _ = actors.gossip_peer.set(gossip_peer);
+        let (aggregator, _) = Actor::spawn_linked(name("aggregator"), AggregatorActor, Arc::clone(&context), cell.clone()).await?;
+        _ = actors.aggregator.set(aggregator);
+        let (membership, _) = Actor::spawn_linked(name("membership"), MembershipActor, Arc::clone(&context), cell.clone()).await?;
+        _ = actors.membership.set(membership);
+        let mut spawned = Vec::new();
+        for index in 0..context.settings.workers {
+            let arguments = (index, Arc::clone(&context));
+            spawned.push(Actor::spawn_linked(name(&format!("worker/{index}")), WorkerActor, arguments, cell.clone()).await?.0);
+        }
+        _ = workers.set(spawned);
+        Ok(NodeState { router: tokio::spawn(router::route(context, events)).abort_handle() })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        message: NodeSupervisorMessage,
+        _: &mut NodeState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            NodeSupervisorMessage::Stop => myself.stop(None),
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        event: SupervisionEvent,
+        _: &mut NodeState,
+    ) -> Result<(), ActorProcessingErr> {
+        if let SupervisionEvent::ActorFailed(actor, error) = event {
+            tracing::error!(actor = ?actor.get_name(), %error, "an actor failed: the node stops");
+            myself.stop(Some("an actor failed".to_owned()));
+        }
+        Ok(())
+    }
+
+    async fn post_stop(&self, myself: ActorRef<Self::Msg>, state: &mut NodeState) -> Result<(), ActorProcessingErr> {
+        state.router.abort();
+        myself.stop_children(None);
+        Ok(())
+    }
+}

@@ -1,0 +1,48 @@
+//! How nodes find each other's addresses before they are connected.
+
+use async_trait::async_trait;
+use slowmo_protocol::ident::NodeId;
+use std::net::SocketAddr;
+
+/// Addresses that one discovery may name.
+pub const DISCOVERED_MAX: usize = 4096;
+
+/// Names addresses worth dialing. Names may come and go; whoever answers is authenticated by the transport, not here.
+#[async_trait]
+pub trait Discovery: Send + Sync + 'static {
+    /// Makes this node's address known to others, where the implementation can. Called once the transport listens.
+    ///
+    /// # Errors
+    /// The address could not be made known; nothing was changed.
+    async fn announce(&self, node: NodeId, address: SocketAddr) -> Result<(), DiscoveryError>;
+
+    /// Addresses known now, this node's own perhaps among them, ascending, each once. Called again and again.
+    ///
+    /// # Errors
+    /// Nothing is known now; asking again later is right.
+    async fn peers(&self) -> Result<Vec<SocketAddr>, DiscoveryError>;
+}
+
+/// Why discovery failed. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiscoveryError {
+    /// A rendezvous folder cannot be read.
+    #[error("cannot read the rendezvous folder {folder} ({reason}); check that it exists and that this user may read it")]
+    Unreadable {
+        /// The folder.
+        folder: String,
+        /// What the operating system said.
+        reason: String,
+    },
+    /// A rendezvous folder cannot be written to.
+    #[error("cannot write {file} ({reason}); check that its folder exists and that this user may write to it")]
+    Unwritable {
+        /// The file.
+        file: String,
+        /// What the operating system said.
+        reason: String,
+    },
+    /// More addresses than are looked at.
+    #[error("more than {DISCOVERED_MAX} addresses; remove those of earlier runs")]
+    TooMany,
+}

@@ -1,0 +1,48 @@
+//! What a training thread's handle asks its worker for.
+
+use crate::buffers::{Assembled, Frozen};
+use crate::error::ExchangeError;
+use slowmo_protocol::aggregator::Request;
+use slowmo_protocol::ident::{NodeId, Round};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Messages to a worker.
+pub enum WorkerMessage {
+    /// Take part in an exchange.
+    Exchange(ExchangeRequest),
+    /// Leave in order.
+    Leave {
+        /// Answered when the node may go.
+        reply: oneshot::Sender<()>,
+    },
+    /// The handle was dropped without leaving.
+    Gone,
+}
+
+/// One exchange as a training thread asks for it.
+pub struct ExchangeRequest {
+    /// What is asked for.
+    pub request: Request,
+    /// How many of the contribution's values are parameters; averaged buffers follow them.
+    pub parameters: usize,
+    /// The frozen contribution; brought by worker 0 only, whose values stand for the node.
+    pub frozen: Option<Frozen>,
+    /// Where the result goes.
+    pub reply: oneshot::Sender<Result<Exchanged, ExchangeError>>,
+}
+
+/// The result of an exchange, shared by the workers of a node.
+#[derive(Clone, Debug)]
+pub struct Exchanged {
+    /// The new numerators `x`; the model is `x / weight`.
+    pub values: Arc<Assembled>,
+    /// The node's push-sum weight.
+    pub weight: f64,
+    /// The decided round, if one was.
+    pub round: Option<Round>,
+    /// Nodes that were averaged with, this one included.
+    pub contributors: usize,
+    /// The members of the view, ascending.
+    pub members: Arc<[NodeId]>,
+}

@@ -1,0 +1,43 @@
+//! The worker actor: one per device. Stands between the training thread's handle and the node's aggregator, so that at most
+//! one exchange of a worker is under way.
+
+use crate::aggregator::{AggregatorMessage, Arrival};
+use crate::context::NodeContext;
+use crate::error::ExchangeError;
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use std::sync::Arc;
+
+mod messages;
+pub use messages::{ExchangeRequest, Exchanged, WorkerMessage};
+
+/// The shell of one worker.
+pub struct WorkerActor;
+
+/// A worker's place on its node.
+pub struct WorkerState {
+    index: usize,
+    context: Arc<NodeContext>,
+}
+
+impl Actor for WorkerActor {
+    type Msg = WorkerMessage;
+    type State = WorkerState;
+    type Arguments = (usize, Arc<NodeContext>);
+
+    async fn pre_start(&self, _: ActorRef<Self::Msg>, (index, context): Self::Arguments) -> Result<WorkerState, ActorProcessingErr> {
+        Ok(WorkerState { index, context })
+    }
+
+    async fn handle(&self, _: ActorRef<Self::Msg>, message: WorkerMessage, state: &mut WorkerState) -> Result<(), ActorProcessingErr> {
+        let WorkerState { index: worker, context } = state;
+        let message = match message {
+            WorkerMessage::Exchange(ExchangeRequest { request, parameters, frozen, reply }) => {
+                AggregatorMessage::Arrive(Arrival { worker: *worker, request, parameters, frozen, reply })
+            }
+            WorkerMessage::Leave { reply } => AggregatorMessage::Leave { worker: *worker, reply },
+            WorkerMessage::Gone => AggregatorMessage::Gone { worker: *worker, error: ExchangeError::WorkerLeft(*worker) },
+        };
+        context.actors.tell_aggregator(message);
+        Ok(())
+    }
+}

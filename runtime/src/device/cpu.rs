@@ -1,0 +1,212 @@
+//! The exact mean over the workers of a node in shared memory. Touches memory and locks only.
+//!
+//! Every worker copies its values into its own slot and waits for the others; then each worker sums one part of all slots
+//! in ascending rank (reduce-scatter); after a second meeting each worker copies all parts back (all-gather). So every
+//! value is summed once, in one order, and all workers get the same bits. Memory: the values once more for each worker,
+//! and once more for the sums. A worker moves `5 + 1/g` times its values through memory.
+
+use slowmo_actors::ports::device::{Collective, CollectiveError, TensorError, Tensors};
+use std::ops::Range;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// Values summed at a time: the block stays in the first-level cache while all ranks are added to it.
+const BLOCK_ELEMENTS: usize = 2048;
+
+/// The collective of workers that are threads of one process.
+#[derive(Debug)]
+pub struct SharedMemory {
+    /// What each worker brought, by rank.
+    slots: Vec<RwLock<Vec<f32>>>,
+    /// The mean's parts; each is written by the worker of its rank.
+    parts: Vec<RwLock<Vec<f32>>>,
+    meeting: Meeting,
+}
+
+impl SharedMemory {
+    /// A collective of `size` workers, at least one. Memory is taken at the first call and kept.
+    #[must_use]
+    pub fn new(size: usize) -> Self {
+        let empty = || (0..size.max(1)).map(|_| RwLock::default()).collect();
+        Self { slots: empty(), parts: empty(), meeting: Meeting::new(size.max(1)) }
+    }
+
+    fn mean_of_many(&self, rank: usize, values: &mut dyn Tensors) -> Result<(), CollectiveError> {
+        let brought = self.bring(rank, values);
+        let length = self.meeting.meet(rank, brought)?;
+        self.reduce(rank, length);
+        self.meeting.meet(rank, Ok(length))?;
+        self.collect(values)
+    }
+
+    /// Copies a worker's values into its slot.
+    fn bring(&self, rank: usize, values: &dyn Tensors) -> Result<usize, TensorError> {
+        let mut slot = self.slots[rank].write().unwrap_or_else(PoisonError::into_inner);
+        slot.clear();
+        values.read(&mut |_, tensor| slot.extend_from_slice(tensor))?;
+        Ok(slot.len())
+    }
+
+    /// Sums this worker's part over all slots, in ascending rank, and divides it by their number.
+    fn reduce(&self, rank: usize, length: usize) {
+        let size = self.slots.len();
+        let range = part(length, rank, size);
+        let slots: Vec<_> = self.slots.iter().map(|slot| slot.read().unwrap_or_else(PoisonError::into_inner)).collect();
+        let mut sums = self.parts[rank].write().unwrap_or_else(PoisonError::into_inner);
+        sums.resize(range.len(), 0.0);
+        for (index, sums) in sums.chunks_mut(BLOCK_ELEMENTS).enumerate() {
+            let start = range.start + index * BLOCK_ELEMENTS;
+            let block = start..start + sums.len();
+            sums.copy_from_slice(&slots[0][block.clone()]);
+            for slot in &slots[1..] {
+                add(sums, &slot[block.clone()]);
+            }
+            sums.iter_mut().for_each(|sum| *sum /= size as f32);
+        }
+    }
+
+    /// Copies all parts of the mean into a worker's tensors.
+    fn collect(&self, values: &mut dyn Tensors) -> Result<(), CollectiveError> {
+        let parts: Vec<_> = self.parts.iter().map(|part| part.read().unwrap_or_else(PoisonError::into_inner)).collect();
+        let mut parts = parts.iter().map(|part| part.as_slice());
+        let mut rest: &[f32] = &[];
+        values.write(&mut |_, mut tensor| {
+            while !tensor.is_empty() {
+                if rest.is_empty() {
+                    let Some(next) = parts.next() else { return };
+                    rest = next;
+                }
+                let count = rest.len().min(tensor.len());
+                let (here, after) = std::mem::take(&mut tensor).split_at_mut(count);
+                here.copy_from_slice(&rest[..count]);
+                (tensor, rest) = (after, &rest[count..]);
+            }
+        })?;
+        Ok(())
+    }
+}
+
+impl Collective for SharedMemory {
+    fn size(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// A tensor that cannot be read fails the call on every worker; one that cannot be written fails on its own worker
+    /// only, with the tensors before it already replaced. A worker that panics inside counts as gone.
+    fn mean(&self, rank: usize, values: &mut dyn Tensors) -> Result<(), CollectiveError> {
+        let size = self.size();
+        if rank >= size {
+            return Err(CollectiveError::NoSuchWorker { rank, size });
+        }
+        if size == 1 {
+            return self.meeting.gone().map_or(Ok(()), Err);
+        }
+        let _guard = AbortOnPanic { collective: self, rank };
+        self.mean_of_many(rank, values)
+    }
+
+    fn abort(&self, rank: usize) {
+        self.meeting.abort(rank);
+    }
+}
+
+/// Which values worker `rank` of `size` sums.
+fn part(length: usize, rank: usize, size: usize) -> Range<usize> {
+    let bound = |rank: usize| rank * (length / size) + rank.min(length % size);
+    bound(rank)..bound(rank + 1)
+}
+
+fn add(sums: &mut [f32], values: &[f32]) {
+    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+}
+
+/// Releases the other workers when this one's tensors panic.
+struct AbortOnPanic<'a> {
+    collective: &'a SharedMemory,
+    rank: usize,
+}
+
+impl Drop for AbortOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.collective.abort(self.rank);
+        }
+    }
+}
+
+/// A barrier at which every worker says how many values it brought, and all leave with the same answer.
+/// The wait ends when all came or one is gone; whoever owns the workers promises one of the two.
+#[derive(Debug)]
+struct Meeting {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// What the workers of the current meeting said, by rank; `None`: not there yet.
+    brought: Vec<Option<Result<usize, TensorError>>>,
+    /// Meetings that ended.
+    meetings: u64,
+    /// How the last one ended. It cannot be overwritten before everybody read it: the next one needs everybody.
+    verdict: Result<usize, CollectiveError>,
+    /// The first worker found gone; final.
+    gone: Option<usize>,
+}
+
+impl Meeting {
+    fn new(size: usize) -> Self {
+        let state = State { brought: vec![None; size], meetings: 0, verdict: Ok(0), gone: None };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Waits for all workers; the common length, or the error that all of them get.
+    fn meet(&self, rank: usize, brought: Result<usize, TensorError>) -> Result<usize, CollectiveError> {
+        let mut state = self.lock();
+        let this = state.meetings;
+        state.brought[rank] = Some(brought);
+        if let Some(verdict) = state.verdict_of_all() {
+            state.verdict = verdict;
+            state.meetings += 1;
+            state.brought.fill(None);
+            self.changed.notify_all();
+        }
+        let waiting = |state: &mut State| state.meetings == this && state.gone.is_none();
+        let state = self.changed.wait_while(state, waiting).unwrap_or_else(PoisonError::into_inner);
+        // A meeting that ended before the abort stays valid, on all workers alike.
+        if state.meetings == this { state.gone.map_or(Ok(0), |gone| Err(CollectiveError::WorkerGone(gone))) } else { state.verdict.clone() }
+    }
+
+    fn abort(&self, rank: usize) {
+        self.lock().gone.get_or_insert(rank);
+        self.changed.notify_all();
+    }
+
+    fn gone(&self) -> Option<CollectiveError> {
+        self.lock().gone.map(CollectiveError::WorkerGone)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// How this meeting ends, once everybody is there and nobody is gone.
+    fn verdict_of_all(&self) -> Option<Result<usize, CollectiveError>> {
+        if self.gone.is_some() {
+            return None;
+        }
+        let brought: Option<Vec<_>> = self.brought.iter().cloned().collect();
+        let lengths: Result<Vec<usize>, TensorError> = brought?.into_iter().collect();
+        Some(lengths.map_err(CollectiveError::from).and_then(|lengths| {
+            let expected = lengths[0];
+            match lengths.iter().enumerate().find(|(_, found)| **found != expected) {
+                Some((rank, &found)) => Err(CollectiveError::Length { rank, found, expected }),
+                None => Ok(expected),
+            }
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! Discovery: addresses from a list, or from a folder in which every node leaves its own. Touches only that folder.
+
+use async_trait::async_trait;
+use slowmo_actors::ports::discovery::{DISCOVERED_MAX, Discovery, DiscoveryError};
+use slowmo_protocol::ident::NodeId;
+use std::collections::BTreeSet;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a file in a rendezvous folder that are looked at; an address is shorter.
+const ADDRESS_BYTES_MAX: u64 = 64;
+
+/// Addresses that were given.
+#[derive(Clone, Debug, Default)]
+pub struct StaticList {
+    addresses: Vec<SocketAddr>,
+}
+
+impl StaticList {
+    /// These addresses, each once.
+    #[must_use]
+    pub fn new(addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
+        let addresses: BTreeSet<SocketAddr> = addresses.into_iter().collect();
+        Self { addresses: addresses.into_iter().collect() }
+    }
+}
+
+#[async_trait]
+impl Discovery for StaticList {
+    async fn announce(&self, _node: NodeId, _address: SocketAddr) -> Result<(), DiscoveryError> {
+        Ok(())
+    }
+
+    async fn peers(&self) -> Result<Vec<SocketAddr>, DiscoveryError> {
+        if self.addresses.len() > DISCOVERED_MAX { Err(DiscoveryError::TooMany) } else { Ok(self.addresses.clone()) }
+    }
+}
+
+/// A rendezvous folder: each node writes a file named by its id that holds its address, so that nodes on one machine, or
+/// with a common file system, can listen on free ports.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    folder: PathBuf,
+}
+
+impl Directory {
+    /// A folder, which is made when this node announces itself.
+    #[must_use]
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into() }
+    }
+
+    /// Forgets a node that left, so that nobody dials it; no error if it was not known.
+    ///
+    /// # Errors
+    /// The file exists and could not be removed.
+    pub async fn withdraw(&self, node: NodeId) -> Result<(), DiscoveryError> {
+        let file = self.file_of(node);
+        blocking(move || match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unwritable(&file, &error)),
+            _ => Ok(()),
+        })
+        .await
+    }
+
+    fn file_of(&self, node: NodeId) -> PathBuf {
+        self.folder.join(node.0.to_string())
+    }
+}
+
+#[async_trait]
+impl Discovery for Directory {
+    async fn announce(&self, node: NodeId, address: SocketAddr) -> Result<(), DiscoveryError> {
+        let (folder, file) = (self.folder.clone(), self.file_of(node));
+        blocking(move || {
+            std::fs::create_dir_all(&folder).map_err(|error| unwritable(&file, &error))?;
+            // Written aside and renamed, so that a reader sees the whole address or none.
+            let aside = folder.join(format!(".{}.{}", node.0, std::process::id()));
+            std::fs::write(&aside, address.to_string()).map_err(|error| unwritable(&aside, &error))?;
+            std::fs::rename(&aside, &file).map_err(|error| unwritable(&file, &error))
+        })
+        .await
+    }
+
+    async fn peers(&self) -> Result<Vec<SocketAddr>, DiscoveryError> {
+        let folder = self.folder.clone();
+        blocking(move || match read_addresses(&folder) {
+            Ok(addresses) if addresses.len() > DISCOVERED_MAX => Err(DiscoveryError::TooMany),
+            Ok(addresses) => Ok(addresses.into_iter().collect()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(DiscoveryError::Unreadable { folder: folder.display().to_string(), reason: error.to_string() }),
+        })
+        .await
+    }
+}
+
+/// Reads every file that is named by a node id and holds an address; others are nobody's announcement.
+fn read_addresses(folder: &Path) -> io::Result<BTreeSet<SocketAddr>> {
+    let mut addresses = BTreeSet::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let is_announcement = entry.file_name().to_str().is_some_and(|name| name.parse::<u64>().is_ok());
+        let is_short = entry.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() <= ADDRESS_BYTES_MAX);
+        if !is_announcement || !is_short {
+            continue;
+        }
+        if let Some(address) = std::fs::read_to_string(entry.path()).ok().and_then(|text| text.trim().parse().ok()) {
+            addresses.insert(address);
+        }
+        if addresses.len() > DISCOVERED_MAX {
+            break;
+        }
+    }
+    Ok(addresses)
+}
+
+/// Keeps file access, which may hang on a network file system, off the executor's threads.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, DiscoveryError> + Send + 'static) -> Result<T, DiscoveryError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(DiscoveryError::Unreadable { folder: "given".into(), reason: error.to_string() }))
+}
+
+fn unwritable(file: &Path, error: &io::Error) -> DiscoveryError {
+    DiscoveryError::Unwritable { file: file.display().to_string(), reason: error.to_string() }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn address(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    #[tokio::test]
+    async fn a_list_is_sorted_and_without_repeats() {
+        let list = StaticList::new([address(2), address(1), address(2)]);
+        list.announce(NodeId(1), address(9)).await.unwrap();
+        assert_eq!(list.peers().await.unwrap(), [address(1), address(2)]);
+    }
+
+    #[tokio::test]
+    async fn nodes_find_each_other_in_a_folder() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = Directory::new(parent.path().join("rendezvous"));
+        assert_eq!(folder.peers().await.unwrap(), []);
+        folder.announce(NodeId(2), address(20)).await.unwrap();
+        folder.announce(NodeId(1), address(10)).await.unwrap();
+        folder.announce(NodeId(2), address(21)).await.unwrap();
+        std::fs::write(parent.path().join("rendezvous/notes.txt"), "127.0.0.1:5").unwrap();
+        std::fs::write(parent.path().join("rendezvous/3"), "127.0.0").unwrap();
+        assert_eq!(folder.peers().await.unwrap(), [address(10), address(21)]);
+        folder.withdraw(NodeId(1)).await.unwrap();
+        folder.withdraw(NodeId(1)).await.unwrap();
+        assert_eq!(folder.peers().await.unwrap(), [address(21)]);
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_cannot_be_made_is_named() {
+        let parent = tempfile::tempdir().unwrap();
+        let file = parent.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let error = Directory::new(file.join("folder")).announce(NodeId(1), address(1)).await.unwrap_err();
+        assert!(matches!(&error, DiscoveryError::Unwritable { file, .. } if file.ends_with("folder/1")), "{error}");
+    }
+}

@@ -1,0 +1,161 @@
+//! What can go wrong, one enum an operation. Each error says what was left unchanged and what to do next.
+
+use crate::config::ConfigError;
+use crate::tensors::{FreezeError, TensorError};
+use crate::transport::quic::{BindError, IdentityError};
+use slowmo_actors::ExchangeError;
+use slowmo_actors::ports::device::CollectiveError;
+use slowmo_actors::ports::discovery::DiscoveryError;
+use std::path::PathBuf;
+
+/// Why a node did not start. Nothing runs and nothing listens.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// The configuration does not fit together.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The cluster key or the certificate files cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// A file of the configuration cannot be read.
+    #[error("{path}: {error}; check {key}")]
+    File {
+        /// The configuration key that names it.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// More than one node without a secret to prove who belongs together.
+    #[error("min_nodes = {0} needs a cluster key: write one with `slowmo keygen --out FILE` and give all nodes cluster_key_file = FILE")]
+    NoCredentials(usize),
+    /// More than one node and no way to find the others.
+    #[error("min_nodes = {0} needs a way to find the others: set peers = [\"host:port\", …] or rendezvous = \"/shared/folder\"")]
+    NoPeers(usize),
+    /// A peer's name cannot be resolved.
+    #[error("peer {peer}: {error}; check the name in peers")]
+    Peer {
+        /// The entry of `peers`.
+        peer: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The endpoint cannot listen.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// A peer's address cannot be used, or the rendezvous folder cannot.
+    #[error(transparent)]
+    Discovery(#[from] DiscoveryError),
+    /// The operating system refused threads or randomness.
+    #[error("the operating system refused: {0}")]
+    System(String),
+}
+
+/// Why a worker's handle cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkerError {
+    /// There is no such worker.
+    #[error("there is no worker {index}: this node has {devices}; raise devices")]
+    NoSuchWorker {
+        /// The index asked for.
+        index: usize,
+        /// Workers of the node.
+        devices: usize,
+    },
+    /// The handle was taken before.
+    #[error("worker {0} was taken before: each worker has one handle")]
+    Taken(usize),
+}
+
+/// Why `synchronize` failed. The tensors are unchanged.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SynchronizeError {
+    /// The nodes did not come together.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// A parameter or buffer is not finite.
+    #[error("synchronize: {0}")]
+    Freeze(#[from] FreezeError),
+    /// A tensor cannot be read or written.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// It was called before: parameters are synchronized once.
+    #[error("synchronize was called before: a worker synchronizes once, before its first step")]
+    Again,
+}
+
+/// Why `step` failed. Tensors, step counter, anchor and momentum are unchanged: mend the cause and call it again, or leave.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum StepError {
+    /// The nodes could not exchange.
+    #[error("step {step}: {error}")]
+    Exchange {
+        /// The inner step.
+        step: u64,
+        /// Why.
+        error: ExchangeError,
+    },
+    /// A value is not finite; nothing was sent, so no other node is affected.
+    #[error("step {step}: {error}")]
+    Freeze {
+        /// The inner step.
+        step: u64,
+        /// Which value of which tensor.
+        error: FreezeError,
+    },
+    /// The slow step divides by the learning rate.
+    #[error("step {step} closes an outer round, which divides by the learning rate, but it is {learning_rate}: pass the inner optimizer's rate, finite and above 0")]
+    LearningRate {
+        /// The inner step.
+        step: u64,
+        /// The rate given.
+        learning_rate: f32,
+    },
+    /// Another number of values than at `synchronize`.
+    #[error("step {step}: the {what} hold {found} values, {expected} at synchronize: lend the same tensors at every call")]
+    Length {
+        /// The inner step.
+        step: u64,
+        /// Parameters, model buffers or optimizer buffers.
+        what: &'static str,
+        /// Values now.
+        found: usize,
+        /// Values at `synchronize`.
+        expected: usize,
+    },
+    /// `synchronize` comes first.
+    #[error("step was called before synchronize: call synchronize once, before the first step")]
+    NotSynchronized,
+    /// A tensor cannot be read or written.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+/// Why `average_gradients` failed. The gradients are unchanged unless a tensor could not be written.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum GradientError {
+    /// The node's workers could not average.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// The nodes could not average.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// A tensor cannot be read or written.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// `synchronize` comes first.
+    #[error("average_gradients was called before synchronize: call synchronize once, before the first step")]
+    NotSynchronized,
+    /// Several async workers on a single-threaded executor would wait for each other for ever.
+    #[error("several async workers need a multi-threaded executor, or one plain thread each with `Worker`")]
+    NeedsThreads,
+}
+
+/// Why `leave` failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaveError {
+    /// The node has stopped already.
+    #[error("the node's runtime has stopped already; see its log for the first error")]
+    Stopped,
+}

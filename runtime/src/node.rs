@@ -1,0 +1,110 @@
+//! A running node: the executor, the actor tree, the transport and the collective. Lives while the runtime or any worker's
+//! handle does.
+
+use slowmo_actors::buffers::Pool;
+use slowmo_actors::context::NodeContext;
+use slowmo_actors::node_supervisor::NodeSupervisorMessage;
+use slowmo_actors::ports::device::Collective;
+use slowmo_actors::ports::transport::{LocalPeer, Traffic};
+use slowmo_actors::worker::WorkerMessage;
+use slowmo_actors::context::NodeSettings;
+use slowmo_protocol::ident::NodeId;
+use ractor::ActorRef;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a stopping node may take to tell its peers.
+pub const CLOSE_WAIT_MAX: Duration = Duration::from_millis(500);
+
+/// One running node.
+pub struct Node {
+    context: Arc<NodeContext>,
+    collective: Arc<dyn Collective>,
+    supervisor: ActorRef<NodeSupervisorMessage>,
+    workers: Vec<ActorRef<WorkerMessage>>,
+    executor: Mutex<Option<tokio::runtime::Runtime>>,
+}
+
+impl Node {
+    pub(crate) fn new(
+        context: Arc<NodeContext>,
+        collective: Arc<dyn Collective>,
+        supervisor: ActorRef<NodeSupervisorMessage>,
+        workers: Vec<ActorRef<WorkerMessage>>,
+        executor: tokio::runtime::Runtime,
+    ) -> Self {
+        Self { context, collective, supervisor, workers, executor: Mutex::new(Some(executor)) }
+    }
+
+    pub(crate) fn id(&self) -> NodeId {
+        self.context.settings.identity.node
+    }
+
+    pub(crate) fn settings(&self) -> &NodeSettings {
+        &self.context.settings
+    }
+
+    pub(crate) fn workers(&self) -> usize {
+        self.context.settings.workers
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.context.pool
+    }
+
+    pub(crate) fn collective(&self) -> &dyn Collective {
+        &*self.collective
+    }
+
+    pub(crate) fn local(&self) -> LocalPeer {
+        self.context.transport.local()
+    }
+
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.context.transport.traffic()
+    }
+
+    /// Tells a worker's actor; if the node has stopped, the message and the reply channel in it are dropped, which its sender
+    /// notices.
+    pub(crate) fn tell_worker(&self, index: usize, message: WorkerMessage) {
+        if matches!(message, WorkerMessage::Gone | WorkerMessage::Leave { .. }) {
+            self.collective.abort(index);
+        }
+        let told = self.workers.get(index).is_some_and(|worker| worker.cast(message).is_ok());
+        if !told {
+            tracing::debug!(worker = index, "the node has stopped: message dropped");
+        }
+    }
+
+    /// Closes the connections after what was sent has arrived.
+    pub(crate) async fn close_async(&self) {
+        self.context.transport.close().await;
+    }
+
+    /// [`Node::close_async`] from a plain thread, bounded by [`CLOSE_WAIT_MAX`].
+    pub(crate) fn close(&self) {
+        let executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(executor) = executor.as_ref() else { return };
+        let (done, closed) = std::sync::mpsc::channel();
+        let context = Arc::clone(&self.context);
+        executor.spawn(async move {
+            context.transport.close().await;
+            // Nobody waits any more after the bound.
+            _ = done.send(());
+        });
+        if closed.recv_timeout(CLOSE_WAIT_MAX).is_err() {
+            tracing::warn!("peers were not told in time that this node stops");
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.close();
+        // A supervisor that stopped already needs no message.
+        _ = self.supervisor.cast(NodeSupervisorMessage::Stop);
+        if let Some(executor) = self.executor.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            executor.shutdown_background();
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Builds a node out of a configuration: identity, transport, discovery, devices, actors.
+
+use crate::config::{Config, Congestion, Credentials};
+use crate::device::cpu::SharedMemory;
+use crate::discovery::{Directory, StaticList};
+use crate::error::{SpawnError, WorkerError};
+use crate::launcher;
+use crate::node::Node;
+use crate::transport::memory::MemoryHub;
+use crate::transport::quic::{self, ClusterKey, Identity as Credential, QuicSettings, Tuning};
+use crate::worker::{Session, Worker};
+use ractor::Actor;
+use slowmo_actors::buffers::Pool;
+use slowmo_actors::context::{Actors, MAILBOX_CREDITS_MAX, NodeContext, NodeSettings};
+use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor};
+use slowmo_actors::ports::clock::TokioClock;
+use slowmo_actors::ports::discovery::Discovery;
+use slowmo_actors::ports::transport::{Traffic, Transport, TransportEvent};
+use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
+use slowmo_protocol::machine::Identity;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::{Semaphore, mpsc};
+
+/// The cluster of a node without credentials, which has no peers.
+const ALONE: ClusterId = ClusterId(0);
+
+/// A node: the actors, the transport and the workers of this process. Lives until it and every worker's handle are dropped.
+pub struct Runtime {
+    node: Arc<Node>,
+    taken: Mutex<Vec<bool>>,
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runtime").field("node", &self.node.id()).field("address", &self.address()).finish()
+    }
+}
+
+/// Builds a [`Runtime`].
+#[derive(Debug, Default)]
+pub struct RuntimeBuilder {
+    config: Config,
+    network: Option<Network>,
+}
+
+/// Another network than QUIC, chosen by the program: in-memory for tests.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// Where the nodes of one process meet.
+    pub hub: MemoryHub,
+    /// This node's address in the hub.
+    pub address: SocketAddr,
+    /// The other nodes' addresses.
+    pub peers: Vec<SocketAddr>,
+}
+
+impl Runtime {
+    /// Starts describing a node.
+    #[must_use]
+    pub fn builder() -> RuntimeBuilder {
+        RuntimeBuilder::default()
+    }
+
+    /// Takes the handle of worker `index`; each can be taken once.
+    ///
+    /// # Errors
+    /// No such worker, or taken before.
+    pub fn worker(&self, index: usize) -> Result<Worker, WorkerError> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let devices = taken.len();
+        let slot = taken.get_mut(index).ok_or(WorkerError::NoSuchWorker { index, devices })?;
+        if std::mem::replace(slot, true) {
+            return Err(WorkerError::Taken(index));
+        }
+        Ok(Worker::new(Session::new(Arc::clone(&self.node), index)))
+    }
+
+    /// This node's id.
+    #[must_use]
+    pub fn node_id(&self) -> u64 {
+        self.node.id().0
+    }
+
+    /// Where this node listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.node.local().address
+    }
+
+    /// Bytes on the wire so far, headers and acknowledgements included.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.node.traffic()
+    }
+}
+
+impl RuntimeBuilder {
+    /// Uses this configuration.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Uses another network than QUIC.
+    #[must_use]
+    pub fn network(mut self, network: Network) -> Self {
+        self.network = Some(network);
+        self
+    }
+
+    /// Starts the node: binds its endpoint and looks for its peers in the background. With `min_nodes = 1` and neither peers
+    /// nor credentials nothing listens at all.
+    ///
+    /// # Errors
+    /// Bad configuration, unreadable key, port taken, unusable peer address. Nothing runs afterwards.
+    pub fn spawn(self) -> Result<Runtime, SpawnError> {
+        self.config.check()?;
+        launcher::watch();
+        let executor = executor(self.config.runtime_threads)?;
+        let node = executor.block_on_plain_thread(self.build())?;
+        let (context, collective, supervisor, workers) = node;
+        let taken = Mutex::new(vec![false; workers.len()]);
+        let node = Node::new(context, collective, supervisor, workers, executor.into_inner());
+        Ok(Runtime { node: Arc::new(node), taken })
+    }
+
+    async fn build(self) -> Result<Parts, SpawnError> {
+        let Self { config, network } = self;
+        let me = (NodeId(config.node_id.map_or_else(random_id, Ok)?), Incarnation(now_micros()));
+        let Connected { cluster, transport, events, discovery } = connect(&config, network, me)?;
+        discovery.announce(me.0, transport.local().address).await?;
+        let settings = settings(&config, Identity { cluster, node: me.0, incarnation: me.1 })?;
+        let collective = Arc::new(SharedMemory::new(settings.workers));
+        let context = Arc::new(NodeContext {
+            settings,
+            transport,
+            discovery,
+            clock: Arc::new(TokioClock::default()),
+            pool: Pool::new(),
+            actors: Actors::default(),
+            credits: Arc::new(Semaphore::new(MAILBOX_CREDITS_MAX)),
+        });
+        let workers = Arc::new(OnceLock::new());
+        let arguments = NodeArguments { context: Arc::clone(&context), events, workers: Arc::clone(&workers) };
+        let (supervisor, _) = Actor::spawn(None, NodeSupervisor, arguments).await.map_err(|error| SpawnError::System(error.to_string()))?;
+        let workers = workers.get().cloned().unwrap_or_default();
+        Ok((context, collective, supervisor, workers))
+    }
+}
+
+type Parts = (
+    Arc<NodeContext>,
+    Arc<SharedMemory>,
+    ractor::ActorRef<slowmo_actors::node_supervisor::NodeSupervisorMessage>,
+    Vec<ractor::ActorRef<slowmo_actors::worker::WorkerMessage>>,
+);
+
+/// A node's way to the others.
+struct Connected {
+    cluster: ClusterId,
+    transport: Arc<dyn Transport>,
+    events: mpsc::Receiver<TransportEvent>,
+    discovery: Arc<dyn Discovery>,
+}
+
+fn connect(config: &Config, network: Option<Network>, me: (NodeId, Incarnation)) -> Result<Connected, SpawnError> {
+    if let Some(Network { hub, address, peers }) = network {
+        let (transport, events) = hub.join(me.0, me.1, address);
+        return Ok(Connected { cluster: ALONE, transport, events, discovery: Arc::new(StaticList::new(peers)) });
+    }
+    let Some((credential, cluster)) = credential(config, me)? else {
+        if config.min_nodes > 1 {
+            return Err(SpawnError::NoCredentials(config.min_nodes));
+        }
+        let (transport, events) = MemoryHub::new(None).join(me.0, me.1, config.listen);
+        return Ok(Connected { cluster: ALONE, transport, events, discovery: Arc::new(StaticList::default()) });
+    };
+    let discovery = discovery(config)?;
+    let mut settings = QuicSettings::new(me.0, me.1, config.listen, credential);
+    settings.tuning = tuning(config);
+    let (transport, events) = quic::bind(settings)?;
+    Ok(Connected { cluster, transport, events, discovery })
+}
+
+fn credential(config: &Config, (node, incarnation): (NodeId, Incarnation)) -> Result<Option<(Credential, ClusterId)>, SpawnError> {
+    let of_key = |key: &ClusterKey| Ok(Some((Credential::issue(key, node, incarnation)?, key.cluster_id())));
+    match config.credentials() {
+        Credentials::None => Ok(None),
+        Credentials::ClusterKey(key) => of_key(key),
+        Credentials::ClusterKeyFile(path) => {
+            let text = read("cluster_key_file", path)?;
+            let key: ClusterKey = String::from_utf8_lossy(&text).parse()?;
+            of_key(&key)
+        }
+        Credentials::Files { ca, certificate, key } => {
+            let ca = read("tls_ca_file", ca)?;
+            let (certificate, key) = (read("tls_certificate_file", certificate)?, read("tls_key_file", key)?);
+            let credential = Credential::from_pem(&ca, &certificate, &key)?;
+            let cluster = credential.cluster_id();
+            Ok(Some((credential, cluster)))
+        }
+    }
+}
+
+fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, SpawnError> {
+    std::fs::read(path).map_err(|error| SpawnError::File { key, path: path.to_owned(), error })
+}
+
+fn discovery(config: &Config) -> Result<Arc<dyn Discovery>, SpawnError> {
+    if let Some(folder) = &config.rendezvous {
+        return Ok(Arc::new(Directory::new(folder)));
+    }
+    if config.peers.is_empty() && config.min_nodes > 1 {
+        return Err(SpawnError::NoPeers(config.min_nodes));
+    }
+    let mut addresses = Vec::new();
+    for peer in &config.peers {
+        let resolved = peer.to_socket_addrs().map_err(|error| SpawnError::Peer { peer: peer.clone(), error })?;
+        addresses.extend(resolved.filter(|address| address.is_ipv4() == config.listen.is_ipv4()));
+    }
+    Ok(Arc::new(StaticList::new(addresses)))
+}
+
+fn tuning(config: &Config) -> Tuning {
+    let congestion = match config.congestion {
+        Congestion::Cubic => quic::Congestion::Cubic,
+        Congestion::Bbr => quic::Congestion::Bbr,
+        Congestion::NewReno => quic::Congestion::NewReno,
+    };
+    let (idle_timeout, keep_alive) = (config.idle_timeout(), config.keep_alive());
+    Tuning { mtu_bytes_max: config.mtu_bytes_max, congestion, idle_timeout, keep_alive, ..Tuning::default() }
+}
+
+fn settings(config: &Config, identity: Identity) -> Result<NodeSettings, SpawnError> {
+    Ok(NodeSettings {
+        identity,
+        algorithm: config.algorithm()?,
+        replicas: config.replicas,
+        workers: usize::from(config.devices),
+        min_nodes: config.min_nodes,
+        shared: config.shared_settings(),
+        connect_timeout: config.connect_timeout(),
+        round_timeout: config.round_timeout(),
+    })
+}
+
+/// An executor that builds the node from any thread, also from inside another executor.
+struct Executor(tokio::runtime::Runtime);
+
+fn executor(threads: usize) -> Result<Executor, SpawnError> {
+    let built = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).thread_name("slowmo").enable_all().build();
+    built.map(Executor).map_err(|error| SpawnError::System(error.to_string()))
+}
+
+impl Executor {
+    fn block_on_plain_thread<T: Send + 'static>(&self, work: impl Future<Output = Result<T, SpawnError>> + Send + 'static) -> Result<T, SpawnError> {
+        let (done, result) = std::sync::mpsc::channel();
+        self.0.spawn(async move {
+            // The receiver waits below.
+            _ = done.send(work.await);
+        });
+        result.recv().unwrap_or_else(|_| Err(SpawnError::System("the node's start was cancelled".to_owned())))
+    }
+
+    fn into_inner(self) -> tokio::runtime::Runtime {
+        self.0
+    }
+}
+
+/// A random id that a person can still read out.
+fn random_id() -> Result<u64, SpawnError> {
+    let mut bytes = [0; 8];
+    let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes[..6]);
+    filled.map_err(|_| SpawnError::System("no random bytes".to_owned()))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Microseconds since 1970: a later start has a larger incarnation.
+fn now_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,55 @@
+//! The gradients of a candle model's variables.
+
+use super::super::{TensorError, Tensors};
+use super::{CandleVariables, read, refused, write};
+use candle_core::backprop::GradStore;
+use candle_core::{Tensor, Var};
+
+/// The gradients of [`CandleVariables`], in the same order and of the same lengths on every worker: a variable that took no
+/// part in the loss counts as zeros, and gets a gradient when it is written.
+#[derive(Debug)]
+pub struct CandleGradients<'a> {
+    variables: &'a CandleVariables,
+    store: &'a mut GradStore,
+}
+
+impl<'a> CandleGradients<'a> {
+    /// The gradients in `store` of these variables.
+    #[must_use]
+    pub fn new(variables: &'a CandleVariables, store: &'a mut GradStore) -> Self {
+        Self { variables, store }
+    }
+}
+
+impl Tensors for CandleGradients<'_> {
+    fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
+        for (name, variable) in self.variables.iter() {
+            match self.store.get(variable) {
+                Some(gradient) => read(name, &contiguous(name, gradient)?, visit)?,
+                None => visit(name, &vec![0.0; variable.elem_count()]),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
+        for (name, variable) in self.variables.iter() {
+            let gradient = match self.store.get(variable) {
+                // Itself, or a contiguous copy that takes its place.
+                Some(gradient) => contiguous(name, gradient)?,
+                None => zeros(name, variable)?,
+            };
+            write(name, &gradient, visit)?;
+            self.store.insert(variable, gradient);
+        }
+        Ok(())
+    }
+}
+
+fn contiguous(name: &str, gradient: &Tensor) -> Result<Tensor, TensorError> {
+    gradient.contiguous().map_err(|error| refused(name, error))
+}
+
+fn zeros(name: &str, variable: &Var) -> Result<Tensor, TensorError> {
+    variable.zeros_like().map(|zeros| zeros.detach()).map_err(|error| refused(name, error))
+}

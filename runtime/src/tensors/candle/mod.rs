@@ -1,0 +1,73 @@
+//! Candle variables and gradients in main memory, lent without copies. Touches candle's storage only.
+
+mod gradients;
+#[cfg(test)]
+mod tests;
+mod variables;
+
+pub use gradients::CandleGradients;
+pub use variables::CandleVariables;
+
+use super::TensorError;
+use candle_core::{CpuStorage, DType, Error, InplaceOp1, Layout, Storage, Tensor};
+use std::cell::RefCell;
+
+/// Checks that a tensor's values can be lent: float32, one block, main memory.
+fn check(name: &str, tensor: &Tensor) -> Result<(), TensorError> {
+    let name = || name.to_owned();
+    if tensor.dtype() != DType::F32 {
+        return Err(TensorError::NotFloat32 { name: name(), found: tensor.dtype().as_str().to_owned() });
+    }
+    if !tensor.is_contiguous() {
+        return Err(TensorError::NotContiguous { name: name() });
+    }
+    if !tensor.device().is_cpu() {
+        return Err(refused(&name(), "it does not live in main memory: move it there with to_device(&Device::Cpu)"));
+    }
+    Ok(())
+}
+
+/// Lends the values of a checked tensor.
+fn read(name: &str, tensor: &Tensor, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
+    check(name, tensor)?;
+    let (storage, layout) = tensor.storage_and_layout();
+    let values = match &*storage {
+        Storage::Cpu(CpuStorage::F32(values)) => block(layout).and_then(|range| values.get(range)),
+        _ => None,
+    };
+    visit(name, values.ok_or_else(|| TensorError::NotContiguous { name: name.to_owned() })?);
+    Ok(())
+}
+
+/// Lends the values of a checked tensor to be changed in place; everything that shares its storage changes with it.
+fn write(name: &str, tensor: &Tensor, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
+    check(name, tensor)?;
+    let lend = Lend(RefCell::new(&mut |values: &mut [f32]| visit(name, values)));
+    tensor.inplace_op1(&lend).map_err(|error| refused(name, error))
+}
+
+fn refused(name: &str, error: impl ToString) -> TensorError {
+    TensorError::Framework { name: name.to_owned(), message: error.to_string() }
+}
+
+fn block(layout: &Layout) -> Option<std::ops::Range<usize>> {
+    layout.contiguous_offsets().map(|(start, end)| start..end)
+}
+
+/// Candle's only safe way to values that can be changed: an operation in place.
+struct Lend<'a>(RefCell<&'a mut dyn FnMut(&mut [f32])>);
+
+impl InplaceOp1 for Lend<'_> {
+    fn name(&self) -> &'static str {
+        "slowmo-lend"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        let CpuStorage::F32(values) = storage else { return Err(Error::Msg("not float32".to_owned())) };
+        let values = block(layout).and_then(|range| values.get_mut(range));
+        let values = values.ok_or_else(|| Error::Msg("not contiguous".to_owned()))?;
+        let mut visit = self.0.try_borrow_mut().map_err(|error| Error::Msg(error.to_string()))?;
+        visit(values);
+        Ok(())
+    }
+}

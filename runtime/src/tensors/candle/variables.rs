@@ -1,0 +1,75 @@
+//! The trainable variables of a candle model.
+
+use super::super::{TensorError, Tensors};
+use super::{check, read, refused, write};
+use candle_core::Var;
+use candle_nn::VarMap;
+use std::sync::PoisonError;
+
+/// Variables ordered by name, so that all nodes agree on the flat order. They share their storage with the model: what is
+/// written here, the model sees.
+///
+/// ```
+/// # use candle_core::{DType, Device};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let map = candle_nn::VarMap::new();
+/// let builder = candle_nn::VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
+/// let layer = candle_nn::linear(3, 2, builder.pp("layer"))?;
+/// let variables = slowmo::tensors::CandleVariables::from_var_map(&map)?;
+/// assert_eq!(slowmo::tensors::flat::elements(&variables)?, 8);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct CandleVariables {
+    list: Vec<(String, Var)>,
+}
+
+impl CandleVariables {
+    /// All variables of a map.
+    ///
+    /// # Errors
+    /// A variable is not float32, not contiguous, or not in main memory.
+    pub fn from_var_map(map: &VarMap) -> Result<Self, TensorError> {
+        let variables = map.data().lock().unwrap_or_else(PoisonError::into_inner);
+        let list: Vec<_> = variables.iter().map(|(name, variable)| (name.clone(), variable.clone())).collect();
+        drop(variables);
+        Self::new(list)
+    }
+
+    /// Variables with their names, in any order.
+    ///
+    /// # Errors
+    /// Two share a name, or one is not float32, not contiguous, or not in main memory.
+    pub fn new(variables: impl IntoIterator<Item = (String, Var)>) -> Result<Self, TensorError> {
+        let mut list: Vec<_> = variables.into_iter().collect();
+        list.sort_by(|(one, _), (other, _)| one.cmp(other));
+        if let Some(pair) = list.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(refused(&pair[0].0, "two variables share this name: give each its own"));
+        }
+        for (name, variable) in &list {
+            check(name, variable)?;
+        }
+        Ok(Self { list })
+    }
+
+    /// The names and variables, ascending by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
+        self.list.iter().map(|(name, variable)| (name.as_str(), variable))
+    }
+
+    /// The variables alone, ascending by name, as candle's optimizers take them.
+    #[must_use]
+    pub fn to_vars(&self) -> Vec<Var> {
+        self.list.iter().map(|(_, variable)| variable.clone()).collect()
+    }
+}
+
+impl Tensors for CandleVariables {
+    fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
+        self.list.iter().try_for_each(|(name, variable)| read(name, variable, visit))
+    }
+
+    fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
+        self.list.iter().try_for_each(|(name, variable)| write(name, variable, visit))
+    }
+}

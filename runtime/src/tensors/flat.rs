@@ -1,0 +1,222 @@
+//! Between tensors and one flat vector, concatenated in registration order: one pass over memory each.
+
+use super::{TensorError, Tensors};
+use xxhash_rust::xxh3::Xxh3;
+
+#[cfg(target_endian = "big")]
+compile_error!("values travel and are digested as the machine's own little-endian bytes: big-endian machines are not supported");
+
+/// Values copied before they are checked: small enough to be checked in the first-level cache.
+const BLOCK_ELEMENTS: usize = 2048;
+/// The bits of a float32 that are all set in infinities and NaN only.
+const EXPONENT: u32 = 0x7f80_0000;
+
+/// Why values were not frozen. The tensors are unchanged; the flat vector may be partly overwritten.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum FreezeError {
+    /// A value that training never recovers from.
+    #[error("{tensor}[{index}] = {value}: averaging would spread it to all nodes; check the learning rate and the loss of this worker")]
+    NotFinite {
+        /// The tensor.
+        tensor: String,
+        /// Where in the tensor, in row-major order.
+        index: usize,
+        /// An infinity or NaN.
+        value: f32,
+    },
+    /// The tensors hold another number of values than the flat vector.
+    #[error("the tensors hold {found} values, not {expected}: lend the same tensors at every call")]
+    Length {
+        /// Values of the tensors.
+        found: usize,
+        /// Values of the flat vector.
+        expected: usize,
+    },
+    /// A tensor could not be read.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+/// Why values were not put back.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    /// The tensors hold another number of values than the flat vector; they are unchanged.
+    #[error("the tensors hold {found} values, not {expected}: lend the same tensors at every call")]
+    Length {
+        /// Values of the tensors.
+        found: usize,
+        /// Values of the flat vector.
+        expected: usize,
+    },
+    /// A tensor could not be written; those before it were.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+/// How many values the tensors hold.
+///
+/// # Errors
+/// A tensor cannot be read.
+pub fn elements<T: Tensors + ?Sized>(tensors: &T) -> Result<usize, TensorError> {
+    let mut count = 0;
+    tensors.read(&mut |_, values| count += values.len())?;
+    Ok(count)
+}
+
+/// Copies all values into one flat vector and refuses infinities and NaN, in one pass.
+///
+/// # Errors
+/// The first value that is not finite, another length than `into`, or a tensor that cannot be read.
+pub fn freeze<T: Tensors + ?Sized>(tensors: &T, into: &mut [f32]) -> Result<(), FreezeError> {
+    let expected = into.len();
+    let mut rest = into;
+    let (mut found, mut refused) = (0, None);
+    tensors.read(&mut |name, values| {
+        found += values.len();
+        if refused.is_some() || values.len() > rest.len() {
+            return;
+        }
+        let (here, after) = std::mem::take(&mut rest).split_at_mut(values.len());
+        rest = after;
+        refused = copy_finite(values, here).map(|index| (name.to_owned(), index, values[index]));
+    })?;
+    match refused {
+        Some((tensor, index, value)) => Err(FreezeError::NotFinite { tensor, index, value }),
+        None if found != expected => Err(FreezeError::Length { found, expected }),
+        None => Ok(()),
+    }
+}
+
+/// Puts the values of a flat vector back into the tensors.
+///
+/// # Errors
+/// Another length than the tensors', or a tensor that cannot be written.
+pub fn restore<T: Tensors + ?Sized>(values: &[f32], tensors: &mut T) -> Result<(), RestoreError> {
+    let (found, expected) = (elements(tensors)?, values.len());
+    if found != expected {
+        return Err(RestoreError::Length { found, expected });
+    }
+    let mut rest = values;
+    tensors.write(&mut |_, tensor| {
+        if let Some((here, after)) = rest.split_at_checked(tensor.len()) {
+            tensor.copy_from_slice(here);
+            rest = after;
+        }
+    })?;
+    Ok(())
+}
+
+/// A digest of all values: 32 hexadecimal digits of XXH3-128 over their little-endian bytes. Equal digests mean equal bits
+/// (but for deliberate collisions); how the values are cut into tensors does not matter.
+///
+/// # Errors
+/// A tensor cannot be read.
+pub fn digest<T: Tensors + ?Sized>(tensors: &T) -> Result<String, TensorError> {
+    let mut hasher = Xxh3::new();
+    tensors.read(&mut |_, values| hasher.update(bytemuck::cast_slice(values)))?;
+    Ok(format!("{:032x}", hasher.digest128()))
+}
+
+/// Sets all values to zero.
+///
+/// # Errors
+/// A tensor cannot be written; those before it were.
+pub fn zero<T: Tensors + ?Sized>(tensors: &mut T) -> Result<(), TensorError> {
+    tensors.write(&mut |_, values| values.fill(0.0))
+}
+
+/// Copies equally long slices; the index of the first value that is not finite, after which nothing is copied.
+fn copy_finite(from: &[f32], into: &mut [f32]) -> Option<usize> {
+    let blocks = from.chunks(BLOCK_ELEMENTS).zip(into.chunks_mut(BLOCK_ELEMENTS));
+    for (block, (from, into)) in blocks.enumerate() {
+        into.copy_from_slice(from);
+        if !all_finite(into) {
+            let index = into.iter().position(|value| !value.is_finite());
+            return index.map(|index| block * BLOCK_ELEMENTS + index);
+        }
+    }
+    None
+}
+
+/// Without a branch a value, so that the compiler checks several at once.
+fn all_finite(values: &[f32]) -> bool {
+    let exhausted = |value: &f32| u32::from(value.to_bits() & EXPONENT == EXPONENT);
+    values.iter().map(exhausted).fold(0, |any, one| any | one) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+    use std::time::Instant;
+
+    #[test]
+    fn freeze_names_the_first_value_that_is_not_finite() {
+        for index in [0, 1, BLOCK_ELEMENTS - 1, BLOCK_ELEMENTS, 3 * BLOCK_ELEMENTS + 5] {
+            for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+                let mut tensors = vec![vec![1.0; 3], vec![f32::MAX; 4 * BLOCK_ELEMENTS]];
+                tensors[1][index] = value;
+                let length = elements(&tensors).unwrap();
+                let error = freeze(&tensors, &mut vec![0.0; length]).unwrap_err();
+                assert!(error.to_string().starts_with(&format!("tensor 1[{index}] = {value}: ")), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_must_match() {
+        let mut tensors = vec![vec![1.0, 2.0], vec![3.0]];
+        for expected in [0, 2, 4] {
+            let error = FreezeError::Length { found: 3, expected };
+            assert_eq!(freeze(&tensors, &mut vec![0.0; expected]), Err(error));
+            let error = RestoreError::Length { found: 3, expected };
+            assert_eq!(restore(&vec![0.0; expected], &mut tensors), Err(error));
+        }
+        assert_eq!(tensors, [vec![1.0, 2.0], vec![3.0]]);
+    }
+
+    #[test]
+    fn digests_depend_on_every_bit_and_not_on_the_cut() {
+        assert_eq!(digest(&()).unwrap(), "99aa06d3014798d86001c324468d497f", "XXH3-128 of nothing");
+        let whole = digest(&vec![1.0, 2.0, 3.0]).unwrap();
+        assert_eq!(digest(&vec![vec![1.0], vec![2.0, 3.0]]).unwrap(), whole);
+        assert_ne!(digest(&vec![1.0, 2.0, 3.0 + f32::EPSILON * 2.0]).unwrap(), whole);
+        assert_ne!(digest(&[-0.0]).unwrap(), digest(&[0.0]).unwrap());
+    }
+
+    proptest! {
+        #[test]
+        fn restore_undoes_freeze(tensors in prop::collection::vec(prop::collection::vec(prop::num::f32::NORMAL, 0..9), 0..6)) {
+            let mut flat = vec![0.0; elements(&tensors).unwrap()];
+            freeze(&tensors, &mut flat).unwrap();
+            prop_assert_eq!(&flat, &tensors.concat());
+            let mut copy = tensors.clone();
+            zero(&mut copy).unwrap();
+            restore(&flat, &mut copy).unwrap();
+            prop_assert_eq!(copy, tensors);
+        }
+    }
+
+    /// `cargo test --release -p slowmo freeze_speed -- --ignored --nocapture`
+    #[test]
+    #[ignore = "a measurement"]
+    fn freeze_speed() {
+        const ELEMENTS: usize = 25_000_000;
+        let values = vec![0.5f32; ELEMENTS];
+        let mut flat = vec![0.0f32; ELEMENTS];
+        let mut best = |what: &str, run: &mut dyn FnMut(&mut [f32])| {
+            let once = |flat: &mut [f32], run: &mut dyn FnMut(&mut [f32])| {
+                let start = Instant::now();
+                run(flat);
+                start.elapsed().as_secs_f64()
+            };
+            let seconds = (0..15).map(|_| once(&mut flat, run)).fold(f64::MAX, f64::min);
+            println!("{what}: {:.1} GB/s", 4e-9 * 25e6 / seconds);
+        };
+        best("memcpy", &mut |flat| flat.copy_from_slice(&values));
+        best("freeze", &mut |flat| freeze(&values, flat).unwrap());
+        best("digest", &mut |_| drop(digest(&values).unwrap()));
+        assert_eq!(flat, values);
+    }
+}

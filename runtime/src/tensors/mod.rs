@@ -1,0 +1,17 @@
+//! How training code lends its values, beyond the plain slices and lists that [`Tensors`] already covers.
+//!
+//! | file | holds |
+//! |---|---|
+//! | [`flat`] | freeze, restore, digest: between tensors and one flat vector |
+//! | `named` | a list of tensors with names of their own |
+//! | `candle` | candle variables and gradients (feature `candle`) |
+
+#[cfg(feature = "candle")]
+mod candle;
+pub mod flat;
+mod named;
+
+#[cfg(feature = "candle")]
+pub use candle::{CandleGradients, CandleVariables};
+pub use named::NamedTensors;
+pub use slowmo_actors::ports::device::{TensorError, Tensors};

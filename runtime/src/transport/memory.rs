@@ -1,0 +1,233 @@
+//! A transport inside one process, for tests: no sockets, the same promises as `quic`.
+//!
+//! Frames of one peer and chunks of one stream arrive in order. With a seed, everything else is delayed by seeded random
+//! amounts, so that the order of arrival between peers and streams differs from seed to seed.
+
+mod link;
+mod stream;
+
+use super::sessions::{AdmitError, Part, PeerIdentity, Sessions, lock};
+use async_trait::async_trait;
+use bytes::Bytes;
+use link::Link;
+use slowmo_actors::ports::transport::{
+    BulkError, BulkSender, DATAGRAM_BYTES_MAX, DialError, DownReason, LocalPeer, SendError, TRANSPORT_EVENTS_MAX, Traffic, Transport,
+    TransportEvent,
+};
+use slowmo_protocol::ident::{Incarnation, NodeId};
+use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+/// How often a dialed address is looked for.
+const DIAL_POLL: Duration = Duration::from_millis(2);
+/// How long `close` waits for queued frames to be delivered.
+const CLOSE_WAIT_MAX: Duration = Duration::from_millis(300);
+/// Longest delay of a message under a seed.
+const SEEDED_DELAY_MAX: Duration = Duration::from_millis(3);
+
+/// Connects the nodes of one process.
+#[derive(Clone)]
+pub struct MemoryHub {
+    seed: Option<u64>,
+    nodes: Arc<Mutex<BTreeMap<SocketAddr, Arc<Node>>>>,
+}
+
+/// One joined node.
+struct Node {
+    local: LocalPeer,
+    hub: MemoryHub,
+    runtime: Handle,
+    events: mpsc::Sender<TransportEvent>,
+    sessions: Arc<Sessions<Arc<Link>>>,
+    dialing: Mutex<BTreeSet<SocketAddr>>,
+    sent_bytes: AtomicU64,
+    received_bytes: AtomicU64,
+}
+
+/// What the node holds; leaving the hub when dropped.
+struct MemoryTransport {
+    node: Arc<Node>,
+}
+
+impl MemoryHub {
+    /// A hub without nodes. With a seed, arrivals are delayed as it says; without one, nothing is.
+    #[must_use]
+    pub fn new(seed: Option<u64>) -> Self {
+        Self { seed, nodes: Arc::default() }
+    }
+
+    /// Adds a node that listens at `address`, in place of an earlier one there. Must be called inside a tokio runtime.
+    #[must_use]
+    pub fn join(
+        &self,
+        node: NodeId,
+        incarnation: Incarnation,
+        address: SocketAddr,
+    ) -> (Arc<dyn Transport>, mpsc::Receiver<TransportEvent>) {
+        let (events, receiver) = mpsc::channel(TRANSPORT_EVENTS_MAX);
+        let runtime = Handle::current();
+        let node = Arc::new(Node {
+            local: LocalPeer { node, incarnation, address },
+            hub: self.clone(),
+            sessions: Sessions::new(events.clone(), runtime.clone()),
+            runtime,
+            events,
+            dialing: Mutex::default(),
+            sent_bytes: AtomicU64::new(0),
+            received_bytes: AtomicU64::new(0),
+        });
+        let replaced = lock(&self.nodes).insert(address, node.clone());
+        if let Some(replaced) = replaced {
+            replaced.sessions.close("another node took its address");
+        }
+        (Arc::new(MemoryTransport { node }), receiver)
+    }
+
+    fn find(&self, address: SocketAddr) -> Option<Arc<Node>> {
+        lock(&self.nodes).get(&address).cloned()
+    }
+
+    fn leave(&self, node: &Arc<Node>) {
+        let mut nodes = lock(&self.nodes);
+        if nodes.get(&node.local.address).is_some_and(|current| Arc::ptr_eq(current, node)) {
+            nodes.remove(&node.local.address);
+        }
+    }
+}
+
+#[async_trait]
+impl Transport for MemoryTransport {
+    fn local(&self) -> LocalPeer {
+        self.node.local
+    }
+
+    fn connect(&self, address: SocketAddr, give_up_after: Duration) {
+        let node = &self.node;
+        if address == node.local.address || node.sessions.is_up_at(address) || !lock(&node.dialing).insert(address) {
+            return;
+        }
+        let node = node.clone();
+        self.node.runtime.spawn(async move {
+            let failure = node.dial(address, give_up_after).await;
+            lock(&node.dialing).remove(&address);
+            if let Err(failure) = failure {
+                let _ = node.events.send(failure).await;
+            }
+        });
+    }
+
+    fn send_control(&self, to: NodeId, frame: Bytes) -> Result<(), SendError> {
+        if frame.len() > CONTROL_FRAME_BYTES_MAX {
+            return Err(SendError::TooLarge { length: frame.len(), bound: CONTROL_FRAME_BYTES_MAX });
+        }
+        self.node.sessions.outgoing(to).ok_or(SendError::NotConnected(to))?.queue_control(frame)
+    }
+
+    fn send_datagram(&self, to: NodeId, datagram: Bytes) -> Result<(), SendError> {
+        if datagram.len() > DATAGRAM_BYTES_MAX {
+            return Err(SendError::TooLarge { length: datagram.len(), bound: DATAGRAM_BYTES_MAX });
+        }
+        self.node.sessions.outgoing(to).ok_or(SendError::NotConnected(to))?.queue_datagram(datagram);
+        Ok(())
+    }
+
+    async fn open_bulk(&self, to: NodeId, header: Bytes) -> Result<Box<dyn BulkSender>, BulkError> {
+        if header.len() > BULK_HEADER_BYTES_MAX {
+            return Err(BulkError::HeaderTooLarge { length: header.len(), bound: BULK_HEADER_BYTES_MAX });
+        }
+        let link = self.node.sessions.outgoing(to).ok_or(BulkError::NotConnected(to))?;
+        link.open_bulk(header).await
+    }
+
+    fn disconnect(&self, node: NodeId, reason: &str) {
+        if let Some(session) = self.node.sessions.session(node) {
+            session.close(DownReason::ClosedHere(reason.into()));
+        }
+    }
+
+    fn traffic(&self) -> Traffic {
+        Traffic {
+            sent_bytes: self.node.sent_bytes.load(Ordering::Relaxed),
+            received_bytes: self.node.received_bytes.load(Ordering::Relaxed),
+            ..Traffic::default()
+        }
+    }
+
+    async fn close(&self) {
+        let give_up = Instant::now() + CLOSE_WAIT_MAX;
+        while self.node.sessions.all_outgoing().iter().any(|link| link.is_busy()) && Instant::now() < give_up {
+            sleep(Duration::from_millis(1)).await;
+        }
+        self.node.hub.leave(&self.node);
+        for session in self.node.sessions.close("the node leaves") {
+            let _ = tokio::time::timeout_at(give_up, session.ended()).await;
+        }
+    }
+}
+
+impl Drop for MemoryTransport {
+    fn drop(&mut self) {
+        self.node.hub.leave(&self.node);
+        self.node.sessions.close("the node is gone");
+    }
+}
+
+impl Node {
+    /// Looks for the address until somebody is there; an error is the event to report.
+    async fn dial(self: &Arc<Self>, address: SocketAddr, give_up_after: Duration) -> Result<(), TransportEvent> {
+        let begun = Instant::now();
+        loop {
+            let error = match self.hub.find(address) {
+                Some(target) => match self.link_to(&target, address).await {
+                    Ok(()) => return Ok(()),
+                    Err(error) => error,
+                },
+                None => DialError::NoAnswer,
+            };
+            let tried_for = begun.elapsed();
+            if tried_for >= give_up_after || error.is_final() {
+                return Err(TransportEvent::DialFailed { address, tried_for, error });
+            }
+            sleep(DIAL_POLL).await;
+        }
+    }
+
+    async fn link_to(self: &Arc<Self>, target: &Arc<Node>, address: SocketAddr) -> Result<(), DialError> {
+        if target.local.node == self.local.node {
+            let error = DialError::SameId(self.local.node);
+            let _ = target.events.send(TransportEvent::Refused { remote: self.local.address, error: error.clone() }).await;
+            return Err(error);
+        }
+        let there = target.sessions.admit(self.local.into(), Part::IncomingControl).map_err(|error| refusal(error, self.local.node))?;
+        let link = Arc::new(Link::new(self, target, there.clone()));
+        let here = self.sessions.admit(target.local.into(), Part::Outgoing(link.clone(), address));
+        match here {
+            Ok(here) => link.run(here),
+            Err(error) => {
+                there.close(DownReason::ClosedByPeer("it was connected already".into()));
+                return Err(refusal(error, target.local.node));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refusal(error: AdmitError, node: NodeId) -> DialError {
+    match error {
+        AdmitError::Superseded => DialError::Superseded(node),
+        AdmitError::AlreadyConnected | AdmitError::Closed => DialError::NoAnswer,
+    }
+}
+
+impl From<LocalPeer> for PeerIdentity {
+    fn from(local: LocalPeer) -> Self {
+        Self { node: local.node, incarnation: local.incarnation, address: local.address }
+    }
+}

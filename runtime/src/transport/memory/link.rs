@@ -1,0 +1,188 @@
+//! One direction between two nodes of a hub: a control queue, a datagram queue, bulk streams.
+
+use super::stream::{self, StreamParts};
+use super::{Node, SEEDED_DELAY_MAX, lock};
+use crate::transport::sessions::Session;
+use bytes::Bytes;
+use slowmo_actors::ports::transport::{BulkError, BulkSender, CONTROL_QUEUE_FRAMES_MAX, DownReason, SendError, TransportEvent};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+
+/// Datagrams that wait before further ones are lost.
+const DATAGRAMS_QUEUED_MAX: usize = 256;
+/// Bulk streams of one link that exist at once.
+const BULK_STREAMS_MAX: usize = 1024;
+
+/// From `from` to `to`.
+pub(super) struct Link {
+    pub(super) from: Arc<Node>,
+    pub(super) to: Arc<Node>,
+    /// The sender's session at the receiver.
+    pub(super) there: Arc<Session>,
+    control: mpsc::Sender<Bytes>,
+    datagrams: mpsc::Sender<Bytes>,
+    queues: Mutex<Option<(mpsc::Receiver<Bytes>, mpsc::Receiver<Bytes>)>>,
+    /// Control frames queued or on their way.
+    undelivered: AtomicUsize,
+    streams: Arc<Semaphore>,
+    streams_opened: AtomicU64,
+}
+
+impl Link {
+    pub(super) fn new(from: &Arc<Node>, to: &Arc<Node>, there: Arc<Session>) -> Self {
+        let (control, control_queue) = mpsc::channel(CONTROL_QUEUE_FRAMES_MAX);
+        let (datagrams, datagram_queue) = mpsc::channel(DATAGRAMS_QUEUED_MAX);
+        Self {
+            from: from.clone(),
+            to: to.clone(),
+            there,
+            control,
+            datagrams,
+            queues: Mutex::new(Some((control_queue, datagram_queue))),
+            undelivered: AtomicUsize::new(0),
+            streams: Arc::new(Semaphore::new(BULK_STREAMS_MAX)),
+            streams_opened: AtomicU64::new(0),
+        }
+    }
+
+    /// Starts delivery; `here` is the receiver's session at the sender.
+    pub(super) fn run(self: &Arc<Self>, here: Arc<Session>) {
+        if let Some((control, datagrams)) = lock(&self.queues).take() {
+            self.from.runtime.spawn(self.clone().deliver_control(control));
+            self.from.runtime.spawn(self.clone().deliver_datagrams(datagrams));
+        }
+        self.from.runtime.spawn(die_together(here, self.there.clone()));
+    }
+
+    pub(super) fn queue_control(&self, frame: Bytes) -> Result<(), SendError> {
+        let length = frame.len();
+        self.undelivered.fetch_add(1, Ordering::AcqRel);
+        let queued = self.control.try_send(frame).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => SendError::QueueFull(self.to.local.node),
+            mpsc::error::TrySendError::Closed(_) => SendError::NotConnected(self.to.local.node),
+        });
+        match queued {
+            Ok(()) => self.count_sent(length),
+            Err(_) => drop(self.undelivered.fetch_sub(1, Ordering::AcqRel)),
+        }
+        queued
+    }
+
+    pub(super) fn queue_datagram(&self, datagram: Bytes) {
+        self.count_sent(datagram.len());
+        let _ = self.datagrams.try_send(datagram);
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.undelivered.load(Ordering::Acquire) > 0
+    }
+
+    pub(super) async fn open_bulk(self: &Arc<Self>, header: Bytes) -> Result<Box<dyn BulkSender>, BulkError> {
+        let broken = || BulkError::Broken("the peer is gone".into());
+        let permit = tokio::select! {
+            biased;
+            _ = self.there.closing() => return Err(broken()),
+            permit = self.streams.clone().acquire_owned() => permit.map_err(|_| broken())?,
+        };
+        let stream = self.streams_opened.fetch_add(1, Ordering::Relaxed);
+        self.count_sent(header.len());
+        let delays = self.delays(2 + stream);
+        let StreamParts { sender, receiver } = stream::pair(self.clone(), delays.clone(), permit);
+        let link = self.clone();
+        self.from.runtime.spawn(async move {
+            delays.wait().await;
+            link.count_received(header.len());
+            let from = link.from.local.node;
+            let _ = link.there.deliver(TransportEvent::Bulk { from, header, stream: Box::new(receiver) }).await;
+        });
+        Ok(Box::new(sender))
+    }
+
+    async fn deliver_control(self: Arc<Self>, mut queue: mpsc::Receiver<Bytes>) {
+        let delays = self.delays(0);
+        while let Some(frame) = next(&mut queue, &self.there).await {
+            delays.wait().await;
+            self.count_received(frame.len());
+            let delivered = self.there.deliver(TransportEvent::Control { from: self.from.local.node, frame }).await;
+            self.undelivered.fetch_sub(1, Ordering::AcqRel);
+            if delivered.is_err() {
+                break;
+            }
+        }
+        self.undelivered.store(0, Ordering::Release);
+    }
+
+    async fn deliver_datagrams(self: Arc<Self>, mut queue: mpsc::Receiver<Bytes>) {
+        let delays = self.delays(1);
+        while let Some(datagram) = next(&mut queue, &self.there).await {
+            delays.wait().await;
+            self.count_received(datagram.len());
+            if self.there.deliver(TransportEvent::Datagram { from: self.from.local.node, datagram }).await.is_err() {
+                break;
+            }
+        }
+    }
+
+    pub(super) fn count_sent(&self, bytes: usize) {
+        self.from.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_received(&self, bytes: usize) {
+        self.to.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn delays(&self, lane: u64) -> Delays {
+        let seed = self.from.hub.seed.map(|seed| {
+            let words = [self.from.local.node.0, self.to.local.node.0, lane];
+            xxhash_rust::xxh3::xxh3_64_with_seed(bytemuck::bytes_of(&words), seed)
+        });
+        Delays { seed, drawn: Arc::new(AtomicU64::new(0)) }
+    }
+}
+
+/// The next queued message, or `None` when the session is over.
+async fn next(queue: &mut mpsc::Receiver<Bytes>, session: &Session) -> Option<Bytes> {
+    tokio::select! {
+        biased;
+        _ = session.closing() => None,
+        message = queue.recv() => message,
+    }
+}
+
+/// Ends each of two sessions when the other ends.
+async fn die_together(here: Arc<Session>, there: Arc<Session>) {
+    tokio::select! {
+        reason = here.closing() => there.close(seen_from_afar(reason)),
+        reason = there.closing() => here.close(seen_from_afar(reason)),
+    }
+}
+
+/// What the other side makes of a reason.
+fn seen_from_afar(reason: DownReason) -> DownReason {
+    match reason {
+        DownReason::ClosedHere(reason) => DownReason::ClosedByPeer(reason),
+        other => DownReason::ClosedByPeer(other.to_string()),
+    }
+}
+
+/// Seeded delays of one queue or stream; none without a seed.
+#[derive(Clone)]
+pub(super) struct Delays {
+    seed: Option<u64>,
+    drawn: Arc<AtomicU64>,
+}
+
+impl Delays {
+    /// Waits for the next delay of the sequence; three of four are zero.
+    pub(super) async fn wait(&self) {
+        let Some(seed) = self.seed else { return };
+        let draw = self.drawn.fetch_add(1, Ordering::Relaxed);
+        let random = xxhash_rust::xxh3::xxh3_64_with_seed(&draw.to_le_bytes(), seed);
+        if random & 3 == 0 {
+            let microseconds = (random >> 8) % SEEDED_DELAY_MAX.as_micros() as u64;
+            tokio::time::sleep(Duration::from_micros(microseconds)).await;
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Accepting: who dials this node is checked, admitted to its peer's session, and read from.
+
+use super::Node;
+use super::close::{CloseCode, CloseOnDrop, close};
+use super::handshake::{HandshakeError, Introduced};
+use super::socket::HANDSHAKES_MAX;
+use super::tls::is_version_exchange;
+use super::{bulk, incoming};
+use crate::transport::sessions::{AdmitError, Part};
+use quinn::{Connection, Incoming};
+use slowmo_actors::ports::transport::{DialError, TransportEvent};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// How long a dialer may take to introduce itself.
+const INTRODUCTION_MAX: Duration = Duration::from_secs(5);
+
+/// Accepts until the endpoint is closed.
+pub(super) async fn run(node: Arc<Node>) {
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    while let Some(incoming) = node.endpoint.accept().await {
+        let Ok(permit) = handshakes.clone().try_acquire_owned() else {
+            incoming.refuse();
+            continue;
+        };
+        let node = node.clone();
+        tokio::spawn(async move {
+            admit(&node, incoming).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn admit(node: &Arc<Node>, incoming: Incoming) {
+    let remote = incoming.remote_address();
+    let introduced = timeout(INTRODUCTION_MAX, introduce(node, incoming)).await;
+    let error = match introduced {
+        Ok(Ok(())) | Ok(Err(HandshakeError::Needless)) => return,
+        Ok(Err(HandshakeError::Failed(error))) => error,
+        Err(_) => DialError::BadPreface("it did not introduce itself in time".into()),
+    };
+    // A flood of refusals must not stop the node: what finds no room is only logged.
+    tracing::debug!(%remote, %error, "refused");
+    let _ = node.events.try_send(TransportEvent::Refused { remote, error });
+}
+
+async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), HandshakeError> {
+    let connection = incoming.await.map_err(|error| node.introduction.failure(&error))?;
+    node.track(&connection);
+    let guard = CloseOnDrop::new(&connection, "it did not introduce itself in time");
+    if is_version_exchange(&connection) {
+        return Err(node.introduction.exchange_versions(&connection).await);
+    }
+    let (introduced, mut confirmation) = node.introduction.receive_preface(&connection).await?;
+    node.introduction.check_not_self(&connection, introduced.peer)?;
+    let part = || if introduced.bulk { Part::IncomingBulk } else { Part::IncomingControl };
+    let admissible = node.sessions.would_admit(introduced.peer, &part());
+    admissible.map_err(|error| not_admitted(node, &connection, &introduced, error))?;
+    let mut answer = node.introduction.send_preface(&connection, introduced.bulk).await?;
+    let _ = answer.finish();
+    match confirmation.read_to_end(0).await {
+        Ok(_) => {}
+        Err(quinn::ReadToEndError::TooLong) => {
+            let error = DialError::BadPreface("bytes follow its preface".into());
+            return Err(node.introduction.refuse(&connection, error));
+        }
+        Err(_) => return Err(node.introduction.lost(&connection).await),
+    }
+    let admitted = node.sessions.admit(introduced.peer, part());
+    let session = admitted.map_err(|error| not_admitted(node, &connection, &introduced, error))?;
+    let connection = guard.keep();
+    node.watch(&connection, &session);
+    if introduced.bulk {
+        tokio::spawn(bulk::receive(connection, session));
+    } else {
+        incoming::start(connection, session);
+    }
+    Ok(())
+}
+
+fn not_admitted(node: &Node, connection: &Connection, introduced: &Introduced, error: AdmitError) -> HandshakeError {
+    match error {
+        AdmitError::Superseded => node.introduction.refuse(connection, DialError::Superseded(introduced.peer.node)),
+        AdmitError::AlreadyConnected | AdmitError::Closed => {
+            close(connection, CloseCode::Leave, "the node is closing");
+            HandshakeError::Needless
+        }
+    }
+}

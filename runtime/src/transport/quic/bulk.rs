@@ -1,0 +1,116 @@
+//! Bulk streams: a length-prefixed header, then raw bytes, without a copy on the way out and one on the way in.
+
+use crate::transport::sessions::Session;
+use async_trait::async_trait;
+use bytes::{BufMut, Bytes, BytesMut};
+use quinn::{Connection, ReadError, ReadExactError, RecvStream, SendStream, VarInt, WriteError};
+use slowmo_actors::ports::transport::{BulkError, BulkReceiver, BulkSender, DownReason, TransportEvent};
+use slowmo_protocol::wire::BULK_HEADER_BYTES_MAX;
+use std::sync::Arc;
+
+/// The error code of streams that were reset or stopped; it carries no meaning beyond that.
+const ABANDONED: VarInt = VarInt::from_u32(0);
+
+/// Opens a stream that starts with a header.
+pub(super) async fn open(connection: &Connection, header: &[u8]) -> Result<Box<dyn BulkSender>, BulkError> {
+    let mut first = BytesMut::with_capacity(4 + header.len());
+    first.put_u32_le(header.len() as u32);
+    first.put_slice(header);
+    let stream = connection.open_uni().await.map_err(|error| BulkError::Broken(error.to_string()))?;
+    let mut sender = QuicSender { stream, finished: false };
+    sender.send(first.freeze()).await?;
+    Ok(Box::new(sender))
+}
+
+/// Hands over a peer's streams until its connection ends.
+pub(super) async fn receive(connection: Connection, session: Arc<Session>) {
+    while let Ok(stream) = connection.accept_uni().await {
+        // As many tasks at once as streams: the connection allows no more.
+        tokio::spawn(receive_one(stream, session.clone()));
+    }
+}
+
+async fn receive_one(mut stream: RecvStream, session: Arc<Session>) {
+    let mut length = [0; 4];
+    if stream.read_exact(&mut length).await.is_err() {
+        return;
+    }
+    let length = u32::from_le_bytes(length) as usize;
+    if length > BULK_HEADER_BYTES_MAX {
+        let violation = format!("a stream header of {length} bytes, the bound is {BULK_HEADER_BYTES_MAX}");
+        return session.close(DownReason::ProtocolViolation(violation));
+    }
+    let mut header = BytesMut::zeroed(length);
+    if stream.read_exact(&mut header).await.is_err() {
+        return;
+    }
+    let (from, header) = (session.peer.node, header.freeze());
+    let _ = session.deliver(TransportEvent::Bulk { from, header, stream: Box::new(QuicReceiver { stream }) }).await;
+}
+
+/// The sending end. quinn would finish a dropped stream; here it is reset.
+struct QuicSender {
+    stream: SendStream,
+    finished: bool,
+}
+
+#[async_trait]
+impl BulkSender for QuicSender {
+    async fn send(&mut self, chunk: Bytes) -> Result<(), BulkError> {
+        self.stream.write_chunk(chunk).await.map_err(|error| match error {
+            WriteError::ConnectionLost(error) => BulkError::Broken(error.to_string()),
+            _ => BulkError::Reset,
+        })
+    }
+
+    async fn finish(mut self: Box<Self>) -> Result<(), BulkError> {
+        self.finished = true;
+        self.stream.finish().map_err(|_| BulkError::Reset)
+    }
+
+    fn reset(self: Box<Self>) {
+        drop(self);
+    }
+}
+
+impl Drop for QuicSender {
+    fn drop(&mut self) {
+        if !self.finished {
+            let _ = self.stream.reset(ABANDONED);
+        }
+    }
+}
+
+/// The receiving end; quinn stops a stream that is dropped unread.
+struct QuicReceiver {
+    stream: RecvStream,
+}
+
+#[async_trait]
+impl BulkReceiver for QuicReceiver {
+    async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), BulkError> {
+        self.stream.read_exact(into).await.map_err(|error| match error {
+            ReadExactError::FinishedEarly(_) => BulkError::EndedEarly,
+            ReadExactError::ReadError(error) => read_error(error),
+        })
+    }
+
+    async fn expect_end(&mut self) -> Result<(), BulkError> {
+        let mut beyond = [0; 1];
+        match self.stream.read(&mut beyond).await {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) => Err(BulkError::TooLong),
+            // The end was read before.
+            Err(ReadError::ClosedStream) => Ok(()),
+            Err(error) => Err(read_error(error)),
+        }
+    }
+}
+
+fn read_error(error: ReadError) -> BulkError {
+    match error {
+        ReadError::ConnectionLost(error) => BulkError::Broken(error.to_string()),
+        ReadError::ClosedStream => BulkError::EndedEarly,
+        _ => BulkError::Reset,
+    }
+}

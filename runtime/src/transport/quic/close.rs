@@ -1,0 +1,127 @@
+//! How connections end: close codes on the wire, and what a connection's error means to this node.
+
+use quinn::{Connection, ConnectionError, VarInt};
+use slowmo_actors::ports::transport::{DialError, DownReason};
+use slowmo_protocol::ident::NodeId;
+use std::time::Duration;
+
+/// Largest reason text that is sent.
+const REASON_BYTES_MAX: usize = 512;
+/// TLS alerts about certificates, as RFC 8446 section 6 numbers them, inside QUIC's error codes (RFC 9001 section 4.8).
+const CERTIFICATE_ALERTS: [u64; 8] = [42, 43, 44, 45, 46, 48, 51, 116];
+/// The TLS alert when no ALPN name is common.
+const NO_APPLICATION_PROTOCOL_ALERT: u64 = 120;
+
+/// Why a connection is closed, on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum CloseCode {
+    /// The process is gone or the other connections of the peer broke; also what quinn sends by itself.
+    Gone = 0,
+    /// On purpose.
+    Leave = 1,
+    /// The receiver of this code broke the protocol.
+    Violation = 2,
+    /// The receiver's introduction is wrong.
+    BadPreface = 3,
+    /// The receiver has the sender's own id.
+    SameId = 4,
+    /// A later start of the receiver is connected.
+    Superseded = 5,
+    /// Both ends are the same node, or are connected already; not an error.
+    Needless = 6,
+    /// Versions were told.
+    Version = 7,
+}
+
+/// Closes with a code and a text.
+pub(super) fn close(connection: &Connection, code: CloseCode, reason: &str) {
+    let reason = reason.as_bytes();
+    connection.close(VarInt::from_u32(code as u32), &reason[..reason.len().min(REASON_BYTES_MAX)]);
+}
+
+/// Closes a connection unless it is kept. Whoever introduces itself may be cut off at any point.
+pub(super) struct CloseOnDrop {
+    connection: Connection,
+    reason: Option<&'static str>,
+}
+
+impl CloseOnDrop {
+    pub(super) fn new(connection: &Connection, reason: &'static str) -> Self {
+        Self { connection: connection.clone(), reason: Some(reason) }
+    }
+
+    /// The connection, which stays open.
+    pub(super) fn keep(mut self) -> Connection {
+        self.reason = None;
+        self.connection.clone()
+    }
+}
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        if let Some(reason) = self.reason {
+            close(&self.connection, CloseCode::Needless, reason);
+        }
+    }
+}
+
+/// Closes a peer's connection as the reason of its end demands.
+pub(super) fn close_for(connection: &Connection, reason: &DownReason) {
+    match reason {
+        DownReason::ClosedHere(text) => close(connection, CloseCode::Leave, text),
+        DownReason::ProtocolViolation(text) => close(connection, CloseCode::Violation, text),
+        other => close(connection, CloseCode::Gone, &other.to_string()),
+    }
+}
+
+/// Why a connected peer is down.
+pub(super) fn down_reason(error: &ConnectionError, idle_timeout: Duration) -> DownReason {
+    match error {
+        ConnectionError::ApplicationClosed(close) => {
+            let text = String::from_utf8_lossy(&close.reason).into_owned();
+            match u64::from(close.error_code) {
+                code if code == CloseCode::Violation as u64 => {
+                    DownReason::ClosedByPeer(format!("it found that this node broke the protocol: {text}"))
+                }
+                _ if text.is_empty() => DownReason::ClosedByPeer("its process ended".into()),
+                _ => DownReason::ClosedByPeer(text),
+            }
+        }
+        ConnectionError::TimedOut => DownReason::Silent(idle_timeout),
+        ConnectionError::LocallyClosed => DownReason::ClosedHere("this node closed the connection".into()),
+        other => DownReason::Broken(other.to_string()),
+    }
+}
+
+/// Why an attempt to connect failed; `None` where connecting was needless.
+pub(super) fn dial_error(error: &ConnectionError, local: NodeId, ours: &str) -> Option<DialError> {
+    Some(match error {
+        ConnectionError::TimedOut | ConnectionError::Reset => DialError::NoAnswer,
+        ConnectionError::TransportError(error) => tls_error(error.code.into(), &error.reason, ours),
+        ConnectionError::ConnectionClosed(close) => tls_error(close.error_code.into(), &String::from_utf8_lossy(&close.reason), ours),
+        ConnectionError::ApplicationClosed(close) => {
+            let text = String::from_utf8_lossy(&close.reason).into_owned();
+            match u64::from(close.error_code) {
+                code if code == CloseCode::Needless as u64 => return None,
+                code if code == CloseCode::SameId as u64 => DialError::SameId(local),
+                code if code == CloseCode::Superseded as u64 => DialError::Superseded(local),
+                code if code == CloseCode::BadPreface as u64 || code == CloseCode::Violation as u64 => DialError::RefusedThere(text),
+                _ => DialError::Other(format!("it closed the connection: {text}")),
+            }
+        }
+        other => DialError::Other(other.to_string()),
+    })
+}
+
+fn tls_error(code: u64, reason: &str, ours: &str) -> DialError {
+    let alert = code.wrapping_sub(0x100);
+    if CERTIFICATE_ALERTS.contains(&alert) {
+        let told = if reason.is_empty() { format!("TLS alert {alert}") } else { reason.to_owned() };
+        return DialError::WrongClusterKey(told);
+    }
+    if alert == NO_APPLICATION_PROTOCOL_ALERT {
+        return DialError::ProtocolVersion { theirs: "unknown".into(), ours: ours.to_owned() };
+    }
+    DialError::Other(format!("QUIC error {code:#x}: {reason}"))
+}

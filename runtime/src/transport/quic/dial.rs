@@ -1,0 +1,107 @@
+//! Dialing: two connections to a peer, tried again until they stand or it is given up.
+
+use super::Node;
+use super::close::{CloseCode, CloseOnDrop, close};
+use super::handshake::{HandshakeError, Introduced};
+use super::outgoing::Outgoing;
+use super::tls::{SERVER_NAME, is_version_exchange};
+use crate::transport::sessions::{AdmitError, Part, lock};
+use slowmo_actors::ports::transport::{DialError, TransportEvent};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Pause after the first failed attempt; doubles up to [`BACKOFF_MAX`].
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+/// Longest pause between attempts.
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// How long the first attempt waits for an answer; doubles up to [`ATTEMPT_MAX`].
+const ATTEMPT_MIN: Duration = Duration::from_millis(500);
+/// Longest wait for an answer.
+const ATTEMPT_MAX: Duration = Duration::from_secs(4);
+
+/// Dials in the background and reports the outcome.
+pub(super) fn spawn(node: Arc<Node>, address: SocketAddr, give_up_after: Duration) {
+    node.runtime.clone().spawn(async move {
+        let begun = Instant::now();
+        let outcome = node.until_stopped(dial(&node, address, give_up_after)).await;
+        lock(&node.dialing).remove(&address);
+        if let Some(Err(HandshakeError::Failed(error))) = outcome {
+            let _ = node.events.send(TransportEvent::DialFailed { address, tried_for: begun.elapsed(), error }).await;
+        }
+    });
+}
+
+async fn dial(node: &Arc<Node>, address: SocketAddr, give_up_after: Duration) -> Result<(), HandshakeError> {
+    let give_up = Instant::now() + give_up_after;
+    let (mut backoff, mut patience) = (BACKOFF_MIN, ATTEMPT_MIN);
+    loop {
+        let remaining = give_up.saturating_duration_since(Instant::now());
+        let attempt = timeout(patience.min(remaining), attempt(node, address)).await;
+        let error = match attempt {
+            Ok(Err(HandshakeError::Failed(error))) => error,
+            Ok(other) => return other,
+            Err(_) => DialError::NoAnswer,
+        };
+        if error.is_final() || Instant::now() + backoff >= give_up {
+            return Err(error.into());
+        }
+        tracing::debug!(%address, %error, "dialing again");
+        sleep(backoff).await;
+        backoff = (backoff * 2).min(BACKOFF_MAX);
+        patience = (patience * 2).min(ATTEMPT_MAX);
+    }
+}
+
+/// Connects both connections of one peer. Dropped half-way, it leaves nothing.
+async fn attempt(node: &Arc<Node>, address: SocketAddr) -> Result<(), HandshakeError> {
+    let (control, first) = introduce(node, address, false).await?;
+    let (bulk, second) = introduce(node, address, true).await?;
+    if (first.peer.node, first.peer.incarnation) != (second.peer.node, second.peer.incarnation) {
+        return Err(DialError::Other("another node answered the second connection".into()).into());
+    }
+    let (outgoing, queue) = Outgoing::new(first.peer.node, control.keep(), bulk.keep());
+    match node.sessions.admit(first.peer, Part::Outgoing(outgoing.clone(), address)) {
+        Ok(session) => {
+            outgoing.start(node, &session, queue);
+            Ok(())
+        }
+        Err(error) => {
+            close(&outgoing.control_connection, CloseCode::Needless, "connected already");
+            close(&outgoing.bulk_connection, CloseCode::Needless, "connected already");
+            Err(not_admitted(error, &first))
+        }
+    }
+}
+
+fn not_admitted(error: AdmitError, introduced: &Introduced) -> HandshakeError {
+    match error {
+        AdmitError::Superseded => DialError::Superseded(introduced.peer.node).into(),
+        AdmitError::AlreadyConnected | AdmitError::Closed => HandshakeError::Needless,
+    }
+}
+
+/// One connection, with both introductions done and confirmed.
+async fn introduce(node: &Arc<Node>, address: SocketAddr, bulk: bool) -> Result<(CloseOnDrop, Introduced), HandshakeError> {
+    let connecting = node.endpoint.connect_with(node.client.clone(), address, SERVER_NAME);
+    let connecting = connecting.map_err(|error| DialError::Other(error.to_string()))?;
+    let connection = connecting.await.map_err(|error| node.introduction.failure(&error))?;
+    node.track(&connection);
+    let guard = CloseOnDrop::new(&connection, "the attempt was abandoned");
+    if is_version_exchange(&connection) {
+        return Err(node.introduction.exchange_versions(&connection).await);
+    }
+    let mut preface = node.introduction.send_preface(&connection, bulk).await?;
+    let (introduced, _) = node.introduction.receive_preface(&connection).await?;
+    node.introduction.check_not_self(&connection, introduced.peer)?;
+    let outgoing_exists = node.sessions.outgoing_incarnation(introduced.peer.node) == Some(introduced.peer.incarnation);
+    if outgoing_exists {
+        close(&connection, CloseCode::Needless, "connected already");
+        return Err(HandshakeError::Needless);
+    }
+    if preface.finish().is_err() {
+        return Err(node.introduction.lost(&connection).await);
+    }
+    Ok((guard, introduced))
+}

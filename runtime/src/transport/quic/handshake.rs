@@ -1,0 +1,177 @@
+//! The first bytes of a connection: prefaces both ways, or, between different protocol versions, the versions.
+//!
+//! The dialer opens a stream with its preface, the accepting node answers with its own on another stream, and the dialer
+//! ends its stream to confirm. Until then the accepting node changes nothing, so that a needless connection harms none.
+
+use super::close::{CloseCode, close, dial_error};
+use super::tls::certified_name;
+use crate::transport::sessions::PeerIdentity;
+use quinn::{Connection, ConnectionError, ReadError, ReadExactError, RecvStream, SendStream};
+use slowmo_actors::ports::transport::{DialError, LocalPeer};
+use slowmo_protocol::ident::ClusterId;
+use slowmo_protocol::wire::{PREFACE_BYTES_MAX, Preface};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Largest name of a protocol version.
+const VERSION_NAME_BYTES_MAX: usize = 64;
+/// How long to wait until the other side has read this node's version.
+const VERSION_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// This node, as it introduces itself.
+#[derive(Clone, Debug)]
+pub(super) struct Introduction {
+    pub local: LocalPeer,
+    pub cluster: ClusterId,
+    /// Peers' certificates must carry their id and incarnation.
+    pub named: bool,
+    /// This node's protocol version, as it names it.
+    pub version: String,
+}
+
+/// What a preface said, checked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Introduced {
+    pub peer: PeerIdentity,
+    pub bulk: bool,
+}
+
+/// Why there was no introduction.
+#[derive(Debug)]
+pub(super) enum HandshakeError {
+    /// The other end is this node, or was connected already.
+    Needless,
+    /// To be reported.
+    Failed(DialError),
+}
+
+impl From<DialError> for HandshakeError {
+    fn from(error: DialError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Introduction {
+    /// What a connection's error means during an introduction.
+    pub(super) fn failure(&self, error: &ConnectionError) -> HandshakeError {
+        dial_error(error, self.local.node, &self.version).map_or(HandshakeError::Needless, HandshakeError::Failed)
+    }
+
+    /// Sends this node's preface; the stream stays open.
+    pub(super) async fn send_preface(&self, connection: &Connection, bulk: bool) -> Result<SendStream, HandshakeError> {
+        let LocalPeer { node, incarnation, address: listen } = self.local;
+        let preface = Preface::V1 { cluster: self.cluster, node, incarnation, listen, bulk }.encode();
+        let preface = preface.map_err(|error| DialError::Other(error.to_string()))?;
+        let mut stream = connection.open_uni().await.map_err(|error| self.failure(&error))?;
+        let mut bytes = (preface.len() as u32).to_le_bytes().to_vec();
+        bytes.extend_from_slice(&preface);
+        if stream.write_all(&bytes).await.is_err() {
+            return Err(self.lost(connection).await);
+        }
+        Ok(stream)
+    }
+
+    /// Reads and checks the peer's preface; a wrong one closes the connection.
+    pub(super) async fn receive_preface(&self, connection: &Connection) -> Result<(Introduced, RecvStream), HandshakeError> {
+        let mut stream = connection.accept_uni().await.map_err(|error| self.failure(&error))?;
+        let checked = match read_preface(&mut stream).await {
+            Ok(bytes) => self.check(connection, &bytes),
+            Err(ReadExactError::ReadError(ReadError::ConnectionLost(error))) => return Err(self.failure(&error)),
+            Err(error) => Err(DialError::BadPreface(error.to_string())),
+        };
+        match checked {
+            Ok(introduced) => Ok((introduced, stream)),
+            Err(error) => Err(self.refuse(connection, error)),
+        }
+    }
+
+    /// Closes the connection for a reason that the peer should know.
+    pub(super) fn refuse(&self, connection: &Connection, error: DialError) -> HandshakeError {
+        let code = match &error {
+            DialError::SameId(_) => CloseCode::SameId,
+            DialError::Superseded(_) => CloseCode::Superseded,
+            _ => CloseCode::BadPreface,
+        };
+        close(connection, code, &error.to_string());
+        HandshakeError::Failed(error)
+    }
+
+    fn check(&self, connection: &Connection, bytes: &[u8]) -> Result<Introduced, DialError> {
+        let preface = Preface::decode(bytes).map_err(|error| DialError::BadPreface(error.to_string()))?;
+        let Preface::V1 { cluster, node, incarnation, listen, bulk } = preface;
+        if cluster != self.cluster {
+            return Err(DialError::BadPreface(format!("it belongs to {cluster}, this node to {}", self.cluster)));
+        }
+        if self.named {
+            match certified_name(connection) {
+                Some(certified) if certified == (node, incarnation) => {}
+                Some((other, start)) => {
+                    let told = format!("it says it is {node} ({incarnation}), its certificate says {other} ({start})");
+                    return Err(DialError::BadPreface(told));
+                }
+                None => return Err(DialError::BadPreface("its certificate carries no node id".into())),
+            }
+        }
+        let address = reachable(listen, connection.remote_address());
+        Ok(Introduced { peer: PeerIdentity { node, incarnation, address }, bulk })
+    }
+
+    /// Compares the peer with this node itself.
+    pub(super) fn check_not_self(&self, connection: &Connection, peer: PeerIdentity) -> Result<(), HandshakeError> {
+        if peer.node != self.local.node {
+            return Ok(());
+        }
+        if peer.incarnation == self.local.incarnation {
+            close(connection, CloseCode::Needless, "both ends are the same node");
+            return Err(HandshakeError::Needless);
+        }
+        Err(self.refuse(connection, DialError::SameId(peer.node)))
+    }
+
+    /// Tells the peer this node's version and learns the peer's; always an error.
+    pub(super) async fn exchange_versions(&self, connection: &Connection) -> HandshakeError {
+        let told = async {
+            let mut stream = connection.open_uni().await.ok()?;
+            stream.write_all(self.version.as_bytes()).await.ok()?;
+            stream.finish().ok()?;
+            Some(stream)
+        };
+        let heard = async {
+            let mut stream = connection.accept_uni().await.ok()?;
+            stream.read_to_end(VERSION_NAME_BYTES_MAX).await.ok()
+        };
+        let exchange = async {
+            let (told, heard) = tokio::join!(told, heard);
+            if let Some(told) = told {
+                let _ = told.stopped().await;
+            }
+            heard
+        };
+        let heard = tokio::time::timeout(VERSION_WAIT_MAX, exchange).await.ok().flatten();
+        close(connection, CloseCode::Version, &self.version);
+        let theirs = heard.map_or_else(|| "unknown".into(), |name| String::from_utf8_lossy(&name).into_owned());
+        DialError::ProtocolVersion { theirs, ours: self.version.clone() }.into()
+    }
+
+    /// The error of a connection on which something failed.
+    pub(super) async fn lost(&self, connection: &Connection) -> HandshakeError {
+        // A stopped stream of a live connection: nothing more will come of it.
+        close(connection, CloseCode::BadPreface, "the introduction was cut short");
+        self.failure(&connection.closed().await)
+    }
+}
+
+async fn read_preface(stream: &mut RecvStream) -> Result<Vec<u8>, ReadExactError> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).await?;
+    // A longer one is refused by the decoder, which wants at most the bound.
+    let length = (u32::from_le_bytes(length) as usize).min(PREFACE_BYTES_MAX + 1);
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+/// Where a node that listens on all its addresses can be reached.
+fn reachable(listen: SocketAddr, remote: SocketAddr) -> SocketAddr {
+    if listen.ip().is_unspecified() { SocketAddr::new(remote.ip(), listen.port()) } else { listen }
+}

@@ -1,0 +1,268 @@
+//! Who a node is on the network: the cluster key, the certificates derived from it, or the operator's own PEM files.
+//!
+//! Touches no network and no file.
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use ring::rand::SecureRandom;
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Bytes of a cluster key.
+pub const CLUSTER_KEY_BYTES: usize = 32;
+/// Everything before the 32 secret bytes in a PKCS#8 file of an Ed25519 key (RFC 8410, section 7).
+const ED25519_PKCS8_PREFIX: [u8; 16] = [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+/// Separates this use of the cluster key from any other.
+const DERIVATION_SALT: &[u8] = b"slowmo cluster key 1";
+/// Certificates are valid between the first days of these years: clocks of nodes may be wrong, the key is what counts.
+const VALID_YEARS: (i32, i32) = (2020, 2120);
+
+/// The secret that all nodes of a cluster share.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClusterKey([u8; CLUSTER_KEY_BYTES]);
+
+/// What a node proves itself with, and what it accepts as proof of others.
+pub struct Identity {
+    pub(super) chain: Vec<CertificateDer<'static>>,
+    pub(super) key: PrivateKeyDer<'static>,
+    pub(super) roots: Arc<RootCertStore>,
+    pub(super) cluster: ClusterId,
+    /// Certificates carry node id and incarnation; false for operators' own files.
+    pub(super) named: bool,
+}
+
+/// Why there is no identity. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// Not the text that `slowmo keygen` writes.
+    #[error("a cluster key is {} hexadecimal digits; make one with `slowmo keygen`", CLUSTER_KEY_BYTES * 2)]
+    NotAClusterKey,
+    /// The operating system gave no random bytes.
+    #[error("the operating system gave no random bytes")]
+    NoRandomBytes,
+    /// A certificate could not be made or read.
+    #[error(
+        "the {what} is not usable ({reason}); give PEM files of one CA, of a certificate chain for both client and server use, and of its key"
+    )]
+    Certificate {
+        /// Which one.
+        what: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl ClusterKey {
+    /// A fresh random key.
+    ///
+    /// # Errors
+    /// The operating system gave no random bytes.
+    pub fn generate() -> Result<Self, IdentityError> {
+        let mut bytes = [0; CLUSTER_KEY_BYTES];
+        ring::rand::SystemRandom::new().fill(&mut bytes).map_err(|_| IdentityError::NoRandomBytes)?;
+        Ok(Self(bytes))
+    }
+
+    /// A key of given bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; CLUSTER_KEY_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The text form that [`ClusterKey::from_str`] reads: secret, 64 hexadecimal digits.
+    #[must_use]
+    pub fn to_hex(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The id of the cluster; reveals nothing of the key.
+    #[must_use]
+    pub fn cluster_id(&self) -> ClusterId {
+        ClusterId(u64::from_le_bytes(self.derive(b"cluster id")))
+    }
+
+    /// Derives bytes for one purpose (HKDF with SHA-256, RFC 5869).
+    fn derive<const LENGTH: usize>(&self, purpose: &[u8]) -> [u8; LENGTH] {
+        struct Length(usize);
+        impl ring::hkdf::KeyType for Length {
+            fn len(&self) -> usize {
+                self.0
+            }
+        }
+        let extracted = ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, DERIVATION_SALT).extract(&self.0);
+        let mut derived = [0; LENGTH];
+        let purpose = [purpose];
+        let expanded = extracted.expand(&purpose, Length(LENGTH)).and_then(|okm| okm.fill(&mut derived));
+        debug_assert!(expanded.is_ok(), "HKDF fails only beyond 255 blocks");
+        derived
+    }
+
+    fn certificate_authority(&self) -> Result<(Issuer<'static, KeyPair>, CertificateDer<'static>), rcgen::Error> {
+        let pkcs8 = [&ED25519_PKCS8_PREFIX[..], &self.derive::<32>(b"certificate authority")].concat();
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(pkcs8), &rcgen::PKCS_ED25519)?;
+        let mut params = certificate_params(&format!("slowmo cluster {:016x}", self.cluster_id().0));
+        params.serial_number = Some(1u64.into());
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let certificate = params.self_signed(&key)?;
+        Ok((Issuer::new(params, key), certificate.der().clone()))
+    }
+}
+
+impl fmt::Debug for ClusterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClusterKey(hidden)")
+    }
+}
+
+impl FromStr for ClusterKey {
+    type Err = IdentityError;
+
+    /// Reads 64 hexadecimal digits, blanks and line ends around them allowed.
+    fn from_str(text: &str) -> Result<Self, IdentityError> {
+        let digits = text.trim().as_bytes();
+        if digits.len() != CLUSTER_KEY_BYTES * 2 {
+            return Err(IdentityError::NotAClusterKey);
+        }
+        let mut bytes = [0; CLUSTER_KEY_BYTES];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let high = (pair[0] as char).to_digit(16).ok_or(IdentityError::NotAClusterKey)?;
+            let low = (pair[1] as char).to_digit(16).ok_or(IdentityError::NotAClusterKey)?;
+            *byte = (high << 4 | low) as u8;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl Identity {
+    /// Issues a certificate under the cluster key's CA for a fresh key pair of this node.
+    ///
+    /// # Errors
+    /// The operating system gave no random bytes.
+    pub fn issue(cluster_key: &ClusterKey, node: NodeId, incarnation: Incarnation) -> Result<Self, IdentityError> {
+        let unusable = |what: &'static str| move |error: rcgen::Error| IdentityError::Certificate { what, reason: error.to_string() };
+        let (issuer, authority) = cluster_key.certificate_authority().map_err(unusable("cluster's CA"))?;
+        let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).map_err(|_| IdentityError::NoRandomBytes)?;
+        let name = peer_name(node, incarnation);
+        let mut params = certificate_params(&name);
+        params.subject_alt_names = CertificateParams::new([name]).map_err(unusable("node's name"))?.subject_alt_names;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, &issuer).map_err(unusable("node's certificate"))?;
+        Ok(Self {
+            chain: vec![certificate.der().clone()],
+            key: PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
+            roots: roots_of([authority])?,
+            cluster: cluster_key.cluster_id(),
+            named: true,
+        })
+    }
+
+    /// Takes the operator's own certificates. The node's id is then what it says itself.
+    ///
+    /// `certificate` is the node's chain (usable as client and as server), `key` its private key, `ca` the certificates
+    /// whose signatures are accepted; all nodes must use the same `ca` file.
+    ///
+    /// # Errors
+    /// A file is not PEM, or holds nothing usable.
+    pub fn from_pem(ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
+        let unusable =
+            |what: &'static str| move |error: rustls::pki_types::pem::Error| IdentityError::Certificate { what, reason: error.to_string() };
+        let authorities: Vec<_> = CertificateDer::pem_slice_iter(ca).collect::<Result<_, _>>().map_err(unusable("CA file"))?;
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate).collect::<Result<_, _>>().map_err(unusable("certificate file"))?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(unusable("key file"))?;
+        let cluster = cluster_of(&authorities);
+        Ok(Self { chain, key, roots: roots_of(authorities)?, cluster, named: false })
+    }
+
+    /// The cluster that this identity belongs to.
+    #[must_use]
+    pub fn cluster_id(&self) -> ClusterId {
+        self.cluster
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("cluster", &self.cluster).field("named", &self.named).finish_non_exhaustive()
+    }
+}
+
+/// The DNS name that a node's certificate carries.
+pub(super) fn peer_name(node: NodeId, incarnation: Incarnation) -> String {
+    format!("n{}.i{}.slowmo", node.0, incarnation.0)
+}
+
+/// The inverse of [`peer_name`].
+pub(super) fn parse_peer_name(name: &str) -> Option<(NodeId, Incarnation)> {
+    let (node, incarnation) = name.strip_suffix(".slowmo")?.split_once('.')?;
+    let node = node.strip_prefix('n')?.parse().ok()?;
+    let incarnation = incarnation.strip_prefix('i')?.parse().ok()?;
+    Some((NodeId(node), Incarnation(incarnation)))
+}
+
+fn certificate_params(common_name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params.not_before = rcgen::date_time_ymd(VALID_YEARS.0, 1, 1);
+    params.not_after = rcgen::date_time_ymd(VALID_YEARS.1, 1, 1);
+    params
+}
+
+fn roots_of(authorities: impl IntoIterator<Item = CertificateDer<'static>>) -> Result<Arc<RootCertStore>, IdentityError> {
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.add(authority).map_err(|error| IdentityError::Certificate { what: "CA", reason: error.to_string() })?;
+    }
+    Ok(Arc::new(roots))
+}
+
+/// A cluster id for operators' own files: a digest of their CA certificates.
+fn cluster_of(authorities: &[CertificateDer<'_>]) -> ClusterId {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    authorities.iter().for_each(|authority| context.update(authority));
+    let digest = context.finish();
+    let mut id = [0; 8];
+    id.copy_from_slice(&digest.as_ref()[..8]);
+    ClusterId(u64::from_le_bytes(id))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cluster_key_survives_its_text_and_stays_hidden() {
+        let key = ClusterKey::generate().unwrap();
+        let text = format!(" {}\n", key.to_hex());
+        assert_eq!(text.parse::<ClusterKey>().unwrap(), key);
+        assert_eq!(format!("{key:?}"), "ClusterKey(hidden)");
+        for wrong in ["", "12", &"g".repeat(64), &"0".repeat(65)] {
+            assert_eq!(wrong.parse::<ClusterKey>(), Err(IdentityError::NotAClusterKey));
+        }
+    }
+
+    #[test]
+    fn one_key_derives_one_authority() {
+        let key = ClusterKey::from_bytes([7; CLUSTER_KEY_BYTES]);
+        let other = ClusterKey::from_bytes([8; CLUSTER_KEY_BYTES]);
+        assert_eq!(key.certificate_authority().unwrap().1, key.certificate_authority().unwrap().1);
+        assert_ne!(key.certificate_authority().unwrap().1, other.certificate_authority().unwrap().1);
+        assert_ne!(key.cluster_id(), other.cluster_id());
+    }
+
+    #[test]
+    fn peer_names_are_read_back() {
+        let name = peer_name(NodeId(u64::MAX), Incarnation(3));
+        assert_eq!(parse_peer_name(&name), Some((NodeId(u64::MAX), Incarnation(3))));
+        for wrong in ["", "n1.i2", "n1.slowmo", "n1.ix.slowmo", "n1.i2.slowmo.org", "n99999999999999999999.i1.slowmo"] {
+            assert_eq!(parse_peer_name(wrong), None, "{wrong}");
+        }
+    }
+}

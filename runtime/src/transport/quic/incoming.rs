@@ -1,0 +1,61 @@
+//! Reading what a peer sends on the control connection it dialed: one stream of frames, and datagrams.
+
+use crate::transport::sessions::Session;
+use bytes::BytesMut;
+use quinn::{Connection, ReadExactError, RecvStream};
+use slowmo_actors::ports::transport::{DownReason, TransportEvent};
+use slowmo_protocol::wire::CONTROL_FRAME_BYTES_MAX;
+use std::sync::Arc;
+
+/// Reads in the background until the connection ends.
+pub(super) fn start(connection: Connection, session: Arc<Session>) {
+    let reading = session.reading();
+    tokio::spawn(receive_datagrams(connection.clone(), session.clone()));
+    tokio::spawn(async move {
+        receive_control(&connection, &session).await;
+        drop(reading);
+    });
+}
+
+async fn receive_control(connection: &Connection, session: &Session) {
+    let Ok(mut stream) = connection.accept_uni().await else { return };
+    loop {
+        let event = match read_frame(&mut stream).await {
+            Ok(Some(frame)) => TransportEvent::Control { from: session.peer.node, frame: frame.freeze() },
+            Ok(None) => return,
+            Err(violation) => return session.close(DownReason::ProtocolViolation(violation)),
+        };
+        if session.deliver(event).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The next frame; `None` at the end of the stream or of the connection.
+async fn read_frame(stream: &mut RecvStream) -> Result<Option<BytesMut>, String> {
+    let mut length = [0; 4];
+    match stream.read_exact(&mut length).await {
+        Ok(()) => {}
+        Err(ReadExactError::FinishedEarly(read)) if read > 0 => return Err("a control frame was cut off".into()),
+        Err(_) => return Ok(None),
+    }
+    let length = u32::from_le_bytes(length) as usize;
+    if length > CONTROL_FRAME_BYTES_MAX {
+        return Err(format!("a control frame of {length} bytes, the bound is {CONTROL_FRAME_BYTES_MAX}"));
+    }
+    let mut frame = BytesMut::zeroed(length);
+    match stream.read_exact(&mut frame).await {
+        Ok(()) => Ok(Some(frame)),
+        Err(ReadExactError::FinishedEarly(_)) => Err("a control frame was cut off".into()),
+        Err(_) => Ok(None),
+    }
+}
+
+async fn receive_datagrams(connection: Connection, session: Arc<Session>) {
+    while let Ok(datagram) = connection.read_datagram().await {
+        let event = TransportEvent::Datagram { from: session.peer.node, datagram };
+        if session.deliver(event).await.is_err() {
+            return;
+        }
+    }
+}

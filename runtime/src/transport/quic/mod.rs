@@ -1,0 +1,199 @@
+//! QUIC between processes: mutual TLS 1.3, a connection for control and one for bulk, both dialed by whoever sends.
+//!
+//! Each node dials every other, sends on the two connections that it dialed and receives on those that it accepted, so
+//! that neither side has to agree with the other on who dials. The only user of quinn and rustls.
+
+mod accept;
+mod bulk;
+mod close;
+mod dial;
+mod handshake;
+mod identity;
+mod incoming;
+mod outgoing;
+mod settings;
+mod socket;
+mod tls;
+mod traffic;
+
+pub use identity::{CLUSTER_KEY_BYTES, ClusterKey, Identity, IdentityError};
+pub use settings::{Congestion, MTU_BYTES_MAX, MTU_BYTES_MIN, QuicSettings, Tuning};
+pub use socket::BindError;
+
+use super::sessions::{Session, Sessions, lock};
+use async_trait::async_trait;
+use bytes::Bytes;
+use handshake::Introduction;
+use outgoing::Outgoing;
+use quinn::{ClientConfig, Connection, Endpoint};
+use slowmo_actors::ports::transport::{
+    BulkError, BulkSender, DATAGRAM_BYTES_MAX, DownReason, LocalPeer, SendError, TRANSPORT_EVENTS_MAX, Traffic, Transport, TransportEvent,
+};
+use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout_at};
+use traffic::TrafficCounter;
+
+/// How long `close` waits until peers have received what was queued, and were told.
+const CLOSE_WAIT_MAX: Duration = Duration::from_millis(300);
+
+/// Listens, and hands out the transport with the only receiver of its events. Must be called inside a tokio runtime.
+///
+/// # Errors
+/// The address is taken or not this machine's, or the identity is unusable. Nothing was opened.
+pub fn bind(settings: QuicSettings) -> Result<(Arc<dyn Transport>, mpsc::Receiver<TransportEvent>), BindError> {
+    let (endpoint, client, address) = socket::open(&settings)?;
+    let (events, receiver) = mpsc::channel(TRANSPORT_EVENTS_MAX);
+    let runtime = Handle::current();
+    let local = LocalPeer { node: settings.node, incarnation: settings.incarnation, address };
+    let node = Arc::new(Node {
+        introduction: Introduction {
+            local,
+            cluster: settings.identity.cluster,
+            named: settings.identity.named,
+            version: tls::version_name(settings.protocol_version),
+        },
+        sessions: Sessions::new(events.clone(), runtime.clone()),
+        idle_timeout: settings.tuning.idle_timeout,
+        endpoint,
+        client,
+        events,
+        runtime,
+        dialing: Mutex::default(),
+        stopped: watch::Sender::new(false),
+        traffic: TrafficCounter::default(),
+    });
+    node.runtime.spawn(accept::run(node.clone()));
+    Ok((Arc::new(QuicTransport { node }), receiver))
+}
+
+/// What all tasks of one transport share.
+struct Node {
+    introduction: Introduction,
+    endpoint: Endpoint,
+    client: ClientConfig,
+    idle_timeout: Duration,
+    runtime: Handle,
+    events: mpsc::Sender<TransportEvent>,
+    sessions: Arc<Sessions<Arc<Outgoing>>>,
+    dialing: Mutex<BTreeSet<SocketAddr>>,
+    stopped: watch::Sender<bool>,
+    traffic: TrafficCounter,
+}
+
+/// What the node holds; everything ends when it is dropped.
+struct QuicTransport {
+    node: Arc<Node>,
+}
+
+#[async_trait]
+impl Transport for QuicTransport {
+    fn local(&self) -> LocalPeer {
+        self.node.introduction.local
+    }
+
+    fn connect(&self, address: SocketAddr, give_up_after: Duration) {
+        let node = &self.node;
+        if address == self.local().address || node.sessions.is_up_at(address) || !lock(&node.dialing).insert(address) {
+            return;
+        }
+        dial::spawn(node.clone(), address, give_up_after);
+    }
+
+    fn send_control(&self, to: NodeId, frame: Bytes) -> Result<(), SendError> {
+        if frame.len() > CONTROL_FRAME_BYTES_MAX {
+            return Err(SendError::TooLarge { length: frame.len(), bound: CONTROL_FRAME_BYTES_MAX });
+        }
+        self.node.sessions.outgoing(to).ok_or(SendError::NotConnected(to))?.queue_control(frame)
+    }
+
+    fn send_datagram(&self, to: NodeId, datagram: Bytes) -> Result<(), SendError> {
+        if datagram.len() > DATAGRAM_BYTES_MAX {
+            return Err(SendError::TooLarge { length: datagram.len(), bound: DATAGRAM_BYTES_MAX });
+        }
+        self.node.sessions.outgoing(to).ok_or(SendError::NotConnected(to))?.send_datagram(datagram)
+    }
+
+    async fn open_bulk(&self, to: NodeId, header: Bytes) -> Result<Box<dyn BulkSender>, BulkError> {
+        if header.len() > BULK_HEADER_BYTES_MAX {
+            return Err(BulkError::HeaderTooLarge { length: header.len(), bound: BULK_HEADER_BYTES_MAX });
+        }
+        let outgoing = self.node.sessions.outgoing(to).ok_or(BulkError::NotConnected(to))?;
+        bulk::open(&outgoing.bulk_connection, &header).await
+    }
+
+    fn disconnect(&self, node: NodeId, reason: &str) {
+        if let Some(session) = self.node.sessions.session(node) {
+            session.close(DownReason::ClosedHere(reason.into()));
+        }
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.node.traffic.total()
+    }
+
+    async fn close(&self) {
+        let give_up = Instant::now() + CLOSE_WAIT_MAX;
+        self.node.stopped.send_replace(true);
+        let outgoing = self.node.sessions.all_outgoing();
+        let flushes = futures_util::future::join_all(outgoing.iter().map(|outgoing| outgoing.flush()));
+        let _ = timeout_at(give_up, flushes).await;
+        let sessions = self.node.sessions.close("the node leaves");
+        let ends = futures_util::future::join_all(sessions.iter().map(|session| session.ended()));
+        let _ = timeout_at(give_up, ends).await;
+        self.node.endpoint.close(quinn::VarInt::from_u32(close::CloseCode::Leave as u32), b"the node leaves");
+        let _ = timeout_at(give_up + CLOSE_WAIT_MAX, self.node.endpoint.wait_idle()).await;
+    }
+}
+
+impl Drop for QuicTransport {
+    fn drop(&mut self) {
+        self.node.stopped.send_replace(true);
+        self.node.sessions.close("the node is gone");
+        self.node.endpoint.close(quinn::VarInt::from_u32(close::CloseCode::Gone as u32), b"");
+    }
+}
+
+impl Node {
+    /// Ends the session when the connection ends, and the connection when the session ends.
+    fn watch(self: &Arc<Self>, connection: &Connection, session: &Arc<Session>) {
+        let (connection, session, idle_timeout) = (connection.clone(), session.clone(), self.idle_timeout);
+        self.runtime.spawn(async move {
+            tokio::select! {
+                biased;
+                reason = session.closing() => close::close_for(&connection, &reason),
+                error = connection.closed() => match close::down_reason(&error, idle_timeout) {
+                    // What it sent before it closed is still delivered.
+                    reason @ DownReason::ClosedByPeer(_) => session.close_after_reading(reason).await,
+                    reason => session.close(reason),
+                },
+            }
+        });
+    }
+
+    /// Counts a connection's bytes until it ends.
+    fn track(self: &Arc<Self>, connection: &Connection) {
+        let id = self.traffic.add(connection);
+        let (node, connection) = (self.clone(), connection.clone());
+        self.runtime.spawn(async move {
+            connection.closed().await;
+            node.traffic.fold(id);
+        });
+    }
+
+    /// Runs a task until the transport is closed; `None` then.
+    async fn until_stopped<T>(&self, task: impl Future<Output = T>) -> Option<T> {
+        let mut stopped = self.stopped.subscribe();
+        tokio::select! {
+            biased;
+            _ = stopped.wait_for(|stopped| *stopped) => None,
+            done = task => Some(done),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What a QUIC transport can be told, with defaults for nodes in one data centre, and the QUIC parameters that follow.
+
+use super::identity::Identity;
+use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
+use quinn::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use slowmo_protocol::ident::{Incarnation, NodeId};
+use slowmo_protocol::wire::PROTOCOL_VERSION;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Uni-directional streams that a peer may have open on one connection.
+pub const STREAMS_MAX: u32 = 1024;
+/// Unread bytes of one stream before its sender waits. A path of 1 Gbit/s and 100 ms holds 12.5 MB.
+pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
+/// Unread bytes of one connection before its sender waits.
+pub const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+/// Bytes written but not acknowledged before a sender of one connection waits.
+pub const SEND_WINDOW_BYTES: u64 = 32 << 20;
+/// Datagram bytes that wait on either side; the oldest are lost beyond it.
+pub const DATAGRAM_BUFFER_BYTES: usize = 1 << 20;
+/// Largest UDP payload of IPv4.
+const UDP_PAYLOAD_BYTES_MAX: u16 = 65_507;
+/// Packets that quinn hands to the kernel as one, with segmentation offload.
+const SEGMENTS_PER_SEND: u16 = 10;
+/// Largest MTU: one batch of segments must fit a UDP datagram, or sending stalls without an error.
+pub const MTU_BYTES_MAX: u16 = UDP_PAYLOAD_BYTES_MAX / SEGMENTS_PER_SEND;
+/// Smallest MTU that QUIC allows.
+pub const MTU_BYTES_MIN: u16 = 1200;
+/// How soon a larger MTU is tried again after large packets were lost.
+const MTU_RETRY: Duration = Duration::from_secs(2);
+
+/// Everything `bind` needs to know.
+#[derive(Debug)]
+pub struct QuicSettings {
+    /// This node.
+    pub node: NodeId,
+    /// Which start of it.
+    pub incarnation: Incarnation,
+    /// Where to listen; port 0 takes a free one. The address family decides between IPv4 and IPv6.
+    pub listen: SocketAddr,
+    /// What the node proves itself with.
+    pub identity: Identity,
+    /// How the connections behave.
+    pub tuning: Tuning,
+    /// Another protocol version than this build's, for tests of the refusal.
+    #[doc(hidden)]
+    pub protocol_version: u32,
+}
+
+impl QuicSettings {
+    /// Settings with default tuning.
+    #[must_use]
+    pub fn new(node: NodeId, incarnation: Incarnation, listen: SocketAddr, identity: Identity) -> Self {
+        Self { node, incarnation, listen, identity, tuning: Tuning::default(), protocol_version: PROTOCOL_VERSION }
+    }
+}
+
+/// How connections behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Largest UDP payload to try, in bytes, [`MTU_BYTES_MIN`] to [`MTU_BYTES_MAX`] (values outside are moved inside).
+    pub mtu_bytes_max: u16,
+    /// How the sending rate follows losses and delays.
+    pub congestion: Congestion,
+    /// A peer that is silent for so long is down.
+    pub idle_timeout: Duration,
+    /// A peer that has nothing to say says so this often; well below `idle_timeout`.
+    pub keep_alive: Duration,
+    /// Kernel buffers of the UDP socket, in bytes, each; the kernel may grant less.
+    pub socket_buffer_bytes: usize,
+    /// Round-trip time assumed before the first measurement.
+    pub initial_round_trip: Duration,
+    /// Bytes that may be under way before the first measurement.
+    pub initial_window_bytes: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            mtu_bytes_max: 6400,
+            congestion: Congestion::Cubic,
+            idle_timeout: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(1),
+            socket_buffer_bytes: 4 << 20,
+            initial_round_trip: Duration::from_millis(20),
+            initial_window_bytes: 256 << 10,
+        }
+    }
+}
+
+/// A congestion controller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Congestion {
+    /// Fills clean links; collapses when packets are lost at random.
+    #[default]
+    Cubic,
+    /// Keeps its rate on links that lose packets at random; loses some itself on clean ones.
+    Bbr,
+    /// The simplest.
+    NewReno,
+}
+
+impl Tuning {
+    /// The largest UDP payload that is tried.
+    pub(super) fn mtu_bytes(&self) -> u16 {
+        self.mtu_bytes_max.clamp(MTU_BYTES_MIN, MTU_BYTES_MAX)
+    }
+
+    pub(super) fn transport_config(&self) -> TransportConfig {
+        let mut mtu = MtuDiscoveryConfig::default();
+        mtu.upper_bound(self.mtu_bytes()).black_hole_cooldown(MTU_RETRY);
+        let mut acknowledgements = AckFrequencyConfig::default();
+        acknowledgements.ack_eliciting_threshold(VarInt::from_u32(10)).max_ack_delay(Some(Duration::from_millis(5)));
+        let mut config = TransportConfig::default();
+        config
+            .max_concurrent_uni_streams(VarInt::from_u32(STREAMS_MAX))
+            .max_concurrent_bidi_streams(VarInt::from_u32(0))
+            .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
+            .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
+            .send_window(SEND_WINDOW_BYTES)
+            .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER_BYTES))
+            .datagram_send_buffer_size(DATAGRAM_BUFFER_BYTES)
+            .initial_rtt(self.initial_round_trip)
+            .mtu_discovery_config(Some(mtu))
+            .ack_frequency_config(Some(acknowledgements))
+            .congestion_controller_factory(self.congestion_controller())
+            .keep_alive_interval(Some(self.keep_alive))
+            .max_idle_timeout(IdleTimeout::try_from(self.idle_timeout).ok())
+            .enable_segmentation_offload(true);
+        config
+    }
+
+    fn congestion_controller(&self) -> Arc<dyn ControllerFactory + Send + Sync> {
+        match self.congestion {
+            Congestion::Cubic => {
+                let mut config = CubicConfig::default();
+                config.initial_window(self.initial_window_bytes);
+                Arc::new(config)
+            }
+            Congestion::Bbr => {
+                let mut config = BbrConfig::default();
+                config.initial_window(self.initial_window_bytes);
+                Arc::new(config)
+            }
+            Congestion::NewReno => {
+                let mut config = NewRenoConfig::default();
+                config.initial_window(self.initial_window_bytes);
+                Arc::new(config)
+            }
+        }
+    }
+}

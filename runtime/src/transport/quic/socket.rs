@@ -1,0 +1,100 @@
+//! The UDP socket and the QUIC endpoint on it.
+
+use super::identity::IdentityError;
+use super::settings::{QuicSettings, Tuning};
+use super::tls;
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime};
+use slowmo_protocol::ident::NodeId;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+/// Connections that are being accepted at once; further ones are refused.
+pub(super) const HANDSHAKES_MAX: usize = 256;
+
+/// Why a node cannot listen. Nothing was opened.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another process listens there.
+    #[error("{address} is taken by another process; stop it, or set another listen address (port 0 takes a free one)")]
+    AddressInUse {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The machine has no such address.
+    #[error("{address} is not an address of this machine; set listen to one that is, or to 0.0.0.0 or [::]")]
+    AddressNotHere {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The operating system refused otherwise.
+    #[error("cannot listen on {address}: {source}")]
+    Socket {
+        /// The address.
+        address: SocketAddr,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The certificates do not fit together.
+    #[error("node {node} has no usable identity: {source}")]
+    Identity {
+        /// This node.
+        node: NodeId,
+        /// Why.
+        source: IdentityError,
+    },
+}
+
+/// Opens the endpoint.
+pub(super) fn open(settings: &QuicSettings) -> Result<(Endpoint, ClientConfig, SocketAddr), BindError> {
+    let unusable = |error: rustls::Error| BindError::Identity {
+        node: settings.node,
+        source: IdentityError::Certificate { what: "certificate or its key", reason: error.to_string() },
+    };
+    let (server_tls, client_tls) = tls::configs(&settings.identity, settings.protocol_version).map_err(unusable)?;
+    let failed = |source: io::Error| bind_error(settings.listen, source);
+    let socket = udp_socket(settings.listen, &settings.tuning).map_err(failed)?;
+    let address = socket.local_addr().map_err(failed)?;
+    let (server, client) = configs(server_tls, client_tls, &settings.tuning);
+    let endpoint = Endpoint::new(endpoint_config(&settings.tuning), Some(server), socket, Arc::new(TokioRuntime)).map_err(failed)?;
+    Ok((endpoint, client, address))
+}
+
+fn configs(server: quinn::crypto::rustls::QuicServerConfig, client: QuicClientConfig, tuning: &Tuning) -> (ServerConfig, ClientConfig) {
+    let transport = Arc::new(tuning.transport_config());
+    let mut server = ServerConfig::with_crypto(Arc::new(server));
+    server.transport_config(transport.clone()).max_incoming(HANDSHAKES_MAX).migration(false);
+    let mut client = ClientConfig::new(Arc::new(client));
+    client.transport_config(transport);
+    (server, client)
+}
+
+fn endpoint_config(tuning: &Tuning) -> EndpointConfig {
+    let mut config = EndpointConfig::default();
+    // Only values below 1200 are refused, and `mtu_bytes` is never below it.
+    let _ = config.max_udp_payload_size(tuning.mtu_bytes());
+    config
+}
+
+fn udp_socket(address: SocketAddr, tuning: &Tuning) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    // The kernel grants at most net.core.rmem_max and wmem_max; less than asked for only costs speed.
+    let _ = socket.set_recv_buffer_size(tuning.socket_buffer_bytes);
+    let _ = socket.set_send_buffer_size(tuning.socket_buffer_bytes);
+    if address.is_ipv6() {
+        // One socket for both families where the system allows it; IPv6 alone works as well.
+        let _ = socket.set_only_v6(false);
+    }
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+fn bind_error(address: SocketAddr, source: io::Error) -> BindError {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => BindError::AddressInUse { address },
+        io::ErrorKind::AddrNotAvailable => BindError::AddressNotHere { address },
+        _ => BindError::Socket { address, source },
+    }
+}

@@ -1,0 +1,55 @@
+//! Sums the bytes of all connections, those that ended included.
+
+use crate::transport::sessions::lock;
+use quinn::Connection;
+use slowmo_actors::ports::transport::Traffic;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+/// Bytes of one transport.
+#[derive(Default)]
+pub(super) struct TrafficCounter {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    live: BTreeMap<u64, Connection>,
+    added: u64,
+    ended: Traffic,
+}
+
+impl TrafficCounter {
+    /// Counts a connection from now on; the answer is for [`TrafficCounter::fold`].
+    pub(super) fn add(&self, connection: &Connection) -> u64 {
+        let mut state = lock(&self.state);
+        state.added += 1;
+        let id = state.added;
+        state.live.insert(id, connection.clone());
+        id
+    }
+
+    /// Keeps the bytes of a connection that ended, and lets it go.
+    pub(super) fn fold(&self, id: u64) {
+        let mut state = lock(&self.state);
+        if let Some(connection) = state.live.remove(&id) {
+            state.ended = sum(state.ended, &connection);
+            state.ended.mtu_bytes = 0;
+        }
+    }
+
+    pub(super) fn total(&self) -> Traffic {
+        let state = lock(&self.state);
+        state.live.values().fold(state.ended, sum)
+    }
+}
+
+fn sum(total: Traffic, connection: &Connection) -> Traffic {
+    let stats = connection.stats();
+    Traffic {
+        sent_bytes: total.sent_bytes + stats.udp_tx.bytes,
+        received_bytes: total.received_bytes + stats.udp_rx.bytes,
+        lost_packets: total.lost_packets + stats.path.lost_packets,
+        mtu_bytes: total.mtu_bytes.max(stats.path.current_mtu),
+    }
+}

@@ -1,0 +1,101 @@
+//! The async handle: the same operations and errors as [`crate::Worker`], for training loops that run on an executor.
+
+use super::report::{Buffers, StepReport, Synchronized};
+use super::session::Session;
+use crate::error::{GradientError, LeaveError, StepError, SynchronizeError};
+use slowmo_actors::ExchangeError;
+use slowmo_actors::ports::device::Tensors;
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+/// One device's handle for async training loops.
+///
+/// Copying tensors and the mean over a node's workers run on the calling thread; waiting for other nodes does not block it.
+pub struct AsyncWorker {
+    session: Option<Session>,
+}
+
+impl std::fmt::Debug for AsyncWorker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AsyncWorker").field("index", &self.session.as_ref().map(|session| session.index)).finish()
+    }
+}
+
+impl AsyncWorker {
+    pub(super) fn new(session: Option<Session>) -> Self {
+        Self { session }
+    }
+
+    /// See [`crate::Worker::synchronize`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn synchronize<P: Tensors + ?Sized>(&mut self, mut parameters: &mut P) -> Result<Synchronized, SynchronizeError> {
+        let session = self.session.as_mut().ok_or(ExchangeError::Stopped)?;
+        let answer = {
+            let mut buffers = Buffers { optimizer: &mut (), model: &mut () };
+            session.begin_synchronize(&mut parameters, &mut buffers)?
+        };
+        let exchanged = answer.await.ok();
+        session.finish_synchronize(exchanged, &mut parameters, &mut Buffers { optimizer: &mut (), model: &mut () })
+    }
+
+    /// See [`crate::Worker::average_gradients`].
+    ///
+    /// # Errors
+    /// As there, and [`GradientError::NeedsThreads`] for several workers on a single-threaded executor.
+    pub async fn average_gradients<G: Tensors + ?Sized>(&mut self, mut gradients: &mut G) -> Result<(), GradientError> {
+        let session = self.session.as_mut().ok_or(ExchangeError::Stopped)?;
+        let answer = match (session.node.workers(), Handle::try_current().map(|handle| handle.runtime_flavor())) {
+            (1, _) => session.begin_gradients(&mut gradients)?,
+            (_, Ok(RuntimeFlavor::CurrentThread)) => return Err(GradientError::NeedsThreads),
+            (_, Ok(_)) => tokio::task::block_in_place(|| session.begin_gradients(&mut gradients))?,
+            (_, Err(_)) => session.begin_gradients(&mut gradients)?,
+        };
+        match answer {
+            Some(answer) => {
+                let exchanged = answer.await.ok();
+                session.finish_gradients(exchanged, &mut gradients)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// See [`crate::Worker::step`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn step<P: Tensors + ?Sized>(&mut self, mut parameters: &mut P, learning_rate: f32) -> Result<StepReport, StepError> {
+        let session = self.session.as_mut().ok_or(StepError::NotSynchronized)?;
+        let begun = {
+            let mut buffers = Buffers { optimizer: &mut (), model: &mut () };
+            session.begin_step(&mut parameters, &mut buffers, learning_rate)?
+        };
+        match begun {
+            Ok(pending) => {
+                let due = pending.due();
+                let exchanged = pending.answer.await.ok();
+                session.finish_step(due, exchanged, &mut parameters, &mut Buffers { optimizer: &mut (), model: &mut () })
+            }
+            Err(report) => Ok(report),
+        }
+    }
+
+    /// See [`crate::Worker::leave`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn leave(mut self) -> Result<(), LeaveError> {
+        let session = self.session.take().ok_or(LeaveError::Stopped)?;
+        session.begin_leave().await.map_err(|_| LeaveError::Stopped)?;
+        session.node.close_async().await;
+        Ok(())
+    }
+}
+
+impl Drop for AsyncWorker {
+    fn drop(&mut self) {
+        if let Some(session) = &self.session {
+            session.gone();
+        }
+    }
+}

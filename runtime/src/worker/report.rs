@@ -1,0 +1,46 @@
+//! What `synchronize` and `step` report, and the buffers that travel with the parameters.
+
+use crate::Exchange;
+use slowmo_actors::ports::device::Tensors;
+
+/// What `synchronize` found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Synchronized {
+    /// Nodes in the view, `W`.
+    pub nodes: usize,
+    /// Place of this node among the ascending ids, from 0.
+    pub node_rank: usize,
+    /// Workers of this node, `g`.
+    pub workers: usize,
+    /// This worker on its node, from 0.
+    pub worker: usize,
+    /// The next round.
+    pub round: u64,
+    /// The next inner step.
+    pub step: u64,
+}
+
+/// What one `step` did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepReport {
+    /// The inner step just completed, from 0.
+    pub step: u64,
+    /// What the nodes exchanged.
+    pub exchange: Exchange,
+    /// Whether the slow step was taken.
+    pub slow_step: bool,
+    /// The decided round, if one was.
+    pub round: Option<u64>,
+    /// Nodes that were averaged with, this one included; 0 if nothing was exchanged.
+    pub contributors: usize,
+    /// This node's push-sum weight `w` afterwards.
+    pub weight: f64,
+}
+
+/// Buffers beside the parameters (algorithm section 7). Float32, in the same order at every call.
+pub struct Buffers<'a> {
+    /// The base optimizer's buffers, such as momentum: kept, reset or averaged at outer rounds as `buffers` says.
+    pub optimizer: &'a mut dyn Tensors,
+    /// The model's buffers, such as batch-norm statistics: averaged with the parameters at every exact average.
+    pub model: &'a mut dyn Tensors,
+}

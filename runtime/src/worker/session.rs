@@ -1,0 +1,313 @@
+//! What a worker does around its waiting: freeze, check, send the request; take the result, write it back. The blocking and
+//! the async handle wait in their own ways between the two halves.
+
+use super::report::{Buffers, StepReport, Synchronized};
+use crate::error::{GradientError, StepError, SynchronizeError};
+use crate::node::Node;
+use crate::tensors::{elements, freeze, zero};
+use slowmo_actors::ExchangeError;
+use slowmo_actors::buffers::{Assembled, Buffer, Frozen};
+use slowmo_actors::ports::device::{TensorError, Tensors};
+use slowmo_actors::worker::{ExchangeRequest, Exchanged, WorkerMessage};
+use slowmo_protocol::aggregator::{Request, Task};
+use slowmo_protocol::algorithm::{Base, BufferStrategy};
+use slowmo_protocol::ident::{Round, Step};
+use slowmo_protocol::mean;
+use slowmo_protocol::schedule::{Due, Exchange, due};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// The answer to an exchange; closed without one if the node has stopped.
+pub type Answer = oneshot::Receiver<Result<Exchanged, ExchangeError>>;
+
+/// A worker's own memory between calls.
+pub struct Session {
+    /// The node it belongs to.
+    pub node: Arc<Node>,
+    /// Its index on the node.
+    pub index: usize,
+    step: Step,
+    sizes: Option<Sizes>,
+    /// The numerators of the last gossip, where the push-sum weight is not 1.
+    biased: Option<(Arc<Assembled>, f64)>,
+    averaged_gradients: bool,
+}
+
+/// Values of each kind, as at `synchronize`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sizes {
+    parameters: usize,
+    model: usize,
+    optimizer: usize,
+}
+
+/// An exchange that a step waits for.
+pub struct Pending {
+    /// The answer.
+    pub answer: Answer,
+    due: Due,
+}
+
+impl Session {
+    /// A worker before its first call.
+    pub fn new(node: Arc<Node>, index: usize) -> Self {
+        Self { node, index, step: Step(0), sizes: None, biased: None, averaged_gradients: false }
+    }
+
+    /// Sends the founding request.
+    pub fn begin_synchronize(&mut self, parameters: &mut dyn Tensors, buffers: &mut Buffers<'_>) -> Result<Answer, SynchronizeError> {
+        if self.sizes.is_some() {
+            return Err(SynchronizeError::Again);
+        }
+        let optimizer = if self.averages_optimizer() { elements(&*buffers.optimizer)? } else { 0 };
+        let sizes = Sizes { parameters: elements(parameters)?, model: elements(&*buffers.model)?, optimizer };
+        let total = sizes.parameters + sizes.model + sizes.optimizer;
+        let frozen = self.freeze(parameters, buffers, sizes, total)?;
+        let request = Request { step: self.step, task: Task::Found, gamma: 0.0, elements: total as u64 };
+        Ok(self.ask(request, sizes.parameters, Some(frozen)))
+    }
+
+    /// Writes the founding parameters.
+    pub fn finish_synchronize(
+        &mut self,
+        exchanged: Option<Result<Exchanged, ExchangeError>>,
+        parameters: &mut dyn Tensors,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<Synchronized, SynchronizeError> {
+        let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped))?;
+        let optimizer = if self.averages_optimizer() { elements(&*buffers.optimizer)? } else { 0 };
+        let sizes = Sizes { parameters: elements(parameters)?, model: elements(&*buffers.model)?, optimizer };
+        write(&exchanged.values, 0, 1.0, parameters)?;
+        write(&exchanged.values, sizes.parameters, 1.0, buffers.model)?;
+        if optimizer > 0 {
+            write(&exchanged.values, sizes.parameters + sizes.model, 1.0, buffers.optimizer)?;
+        }
+        self.sizes = Some(sizes);
+        let node_rank = exchanged.members.binary_search(&self.node.id()).unwrap_or(0);
+        let round = exchanged.round.map_or(0, |round| round.next().0);
+        let (nodes, workers, worker) = (exchanged.members.len(), self.node.workers(), self.index);
+        Ok(Synchronized { nodes, node_rank, workers, worker, round, step: self.step.0 })
+    }
+
+    /// Checks a step and sends its request; `Ok(Err(report))` if nothing is due.
+    pub fn begin_step(
+        &mut self,
+        parameters: &mut dyn Tensors,
+        buffers: &mut Buffers<'_>,
+        learning_rate: f32,
+    ) -> Result<Result<Pending, StepReport>, StepError> {
+        let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
+        self.check_length("parameters", elements(parameters)?, sizes.parameters)?;
+        let due = due(&self.node.settings().algorithm, self.step);
+        if due == Due::NOTHING {
+            return Ok(Err(self.completed(due, 1.0, None, 0)));
+        }
+        let total = self.total(due, sizes);
+        self.check_buffers(due, sizes, buffers)?;
+        let gamma = self.gamma(due, learning_rate)?;
+        let step = self.step.0;
+        let frozen = self.freeze(parameters, buffers, sizes, total).map_err(|error| StepError::Freeze { step, error })?;
+        let request = Request { step: self.step, task: Task::Due(due), gamma, elements: total as u64 };
+        self.warn_if_gradients_were_not_averaged();
+        Ok(Ok(Pending { answer: self.ask(request, sizes.parameters, Some(frozen)), due }))
+    }
+
+    /// Writes the result of a step's exchange.
+    pub fn finish_step(
+        &mut self,
+        due: Due,
+        exchanged: Option<Result<Exchanged, ExchangeError>>,
+        parameters: &mut dyn Tensors,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<StepReport, StepError> {
+        let step = self.step.0;
+        let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped)).map_err(|error| StepError::Exchange { step, error })?;
+        let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
+        let Exchanged { values, weight, round, contributors, .. } = exchanged;
+        write(&values, 0, weight, parameters)?;
+        if matches!(due.exchange, Exchange::Average | Exchange::SlowRound) {
+            write(&values, sizes.parameters, 1.0, buffers.model)?;
+        }
+        self.write_optimizer(due, sizes, &values, buffers)?;
+        self.biased = (weight != 1.0).then_some((values, weight));
+        Ok(self.completed(due, weight, round, contributors))
+    }
+
+    /// Takes the node's mean over its workers; then, with base `all_reduce`, sends the request for the mean over all nodes.
+    pub fn begin_gradients(&mut self, gradients: &mut dyn Tensors) -> Result<Option<Answer>, GradientError> {
+        if self.sizes.is_none() {
+            return Err(GradientError::NotSynchronized);
+        }
+        self.averaged_gradients = true;
+        self.node.collective().mean(self.index, gradients)?;
+        if self.node.settings().algorithm.base != Base::AllReduce {
+            return Ok(None);
+        }
+        let total = elements(gradients)?;
+        let mut buffer = self.node.pool().take(total);
+        copy(gradients, buffer.values_mut())?;
+        let request = Request { step: self.step, task: Task::Gradients, gamma: 0.0, elements: total as u64 };
+        Ok(Some(self.ask(request, total, Some(buffer.freeze()))))
+    }
+
+    /// Writes the mean over all nodes.
+    pub fn finish_gradients(
+        &mut self,
+        exchanged: Option<Result<Exchanged, ExchangeError>>,
+        gradients: &mut dyn Tensors,
+    ) -> Result<(), GradientError> {
+        let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped))?;
+        Ok(write(&exchanged.values, 0, 1.0, gradients)?)
+    }
+
+    /// Sends the request to leave; answered when the node may go.
+    pub fn begin_leave(&self) -> oneshot::Receiver<()> {
+        let (reply, answer) = oneshot::channel();
+        self.node.tell_worker(self.index, WorkerMessage::Leave { reply });
+        answer
+    }
+
+    /// Tells the other workers of the node that this one is gone.
+    pub fn gone(&self) {
+        self.node.tell_worker(self.index, WorkerMessage::Gone);
+    }
+
+    fn ask(&self, request: Request, parameters: usize, frozen: Option<Frozen>) -> Answer {
+        let (reply, answer) = oneshot::channel();
+        // Worker 0's values stand for the node: the workers of a node hold the same parameters.
+        let frozen = frozen.filter(|_| self.index == 0);
+        self.node.tell_worker(self.index, WorkerMessage::Exchange(ExchangeRequest { request, parameters, frozen, reply }));
+        answer
+    }
+
+    fn averages_optimizer(&self) -> bool {
+        self.node.settings().algorithm.buffers == BufferStrategy::Average
+    }
+
+    /// Values that travel: parameters; with exact averages the model's buffers; with averaged slow steps the optimizer's too.
+    fn total(&self, due: Due, sizes: Sizes) -> usize {
+        match due.exchange {
+            Exchange::Gossip | Exchange::Nothing => sizes.parameters,
+            Exchange::Average if !due.takes_slow_step() => sizes.parameters + sizes.model,
+            Exchange::Average | Exchange::SlowRound => sizes.parameters + sizes.model + sizes.optimizer,
+        }
+    }
+
+    fn check_length(&self, what: &'static str, found: usize, expected: usize) -> Result<(), StepError> {
+        if found != expected {
+            return Err(StepError::Length { step: self.step.0, what, found, expected });
+        }
+        Ok(())
+    }
+
+    fn check_buffers(&self, due: Due, sizes: Sizes, buffers: &Buffers<'_>) -> Result<(), StepError> {
+        if due.is_boundary() {
+            self.check_length("model buffers", elements(&*buffers.model)?, sizes.model)?;
+        }
+        if due.takes_slow_step() && self.averages_optimizer() {
+            self.check_length("optimizer buffers", elements(&*buffers.optimizer)?, sizes.optimizer)?;
+        }
+        Ok(())
+    }
+
+    /// `γ` where the slow step uses it, checked before anything is sent; 0 elsewhere.
+    fn gamma(&self, due: Due, learning_rate: f32) -> Result<f32, StepError> {
+        let uses = self.node.settings().algorithm.outer.is_some_and(|outer| outer.optimizer.needs_gamma());
+        if !(due.takes_slow_step() && uses) {
+            return Ok(0.0);
+        }
+        if !(learning_rate.is_finite() && learning_rate > 0.0) {
+            return Err(StepError::LearningRate { step: self.step.0, learning_rate });
+        }
+        Ok(learning_rate)
+    }
+
+    /// Copies what travels into one flat buffer; workers other than 0 only have their values checked by their own optimizer.
+    fn freeze(
+        &self,
+        parameters: &dyn Tensors,
+        buffers: &Buffers<'_>,
+        sizes: Sizes,
+        total: usize,
+    ) -> Result<Frozen, crate::tensors::FreezeError> {
+        if self.index != 0 {
+            return Ok(self.node.pool().take(0).freeze());
+        }
+        let mut buffer: Buffer = self.node.pool().take(total);
+        let (numerators, rest) = buffer.values_mut().split_at_mut(sizes.parameters);
+        freeze(parameters, numerators)?;
+        self.rebias(numerators);
+        let (model, optimizer) = rest.split_at_mut(sizes.model.min(rest.len()));
+        if !model.is_empty() {
+            freeze(&*buffers.model, model)?;
+        }
+        if !optimizer.is_empty() {
+            freeze(&*buffers.optimizer, optimizer)?;
+        }
+        Ok(buffer.freeze())
+    }
+
+    /// Turns the de-biased model that the user stepped on into the numerator.
+    fn rebias(&self, values: &mut [f32]) {
+        let Some((before, weight)) = &self.biased else { return };
+        let length = values.len();
+        before.visit(0, length, |offset, numerators| {
+            let debiased: Vec<f32> = numerators.iter().map(|x| x / *weight as f32).collect();
+            mean::rebias(&mut values[offset..offset + numerators.len()], &debiased, *weight);
+        });
+    }
+
+    fn write_optimizer(&self, due: Due, sizes: Sizes, values: &Assembled, buffers: &mut Buffers<'_>) -> Result<(), TensorError> {
+        if !due.takes_slow_step() {
+            return Ok(());
+        }
+        let averaged = matches!(due.exchange, Exchange::Average | Exchange::SlowRound);
+        match self.node.settings().algorithm.buffers {
+            BufferStrategy::Maintain => Ok(()),
+            BufferStrategy::Reset => zero(buffers.optimizer),
+            BufferStrategy::Average if averaged => write(values, sizes.parameters + sizes.model, 1.0, buffers.optimizer),
+            BufferStrategy::Average => Ok(()),
+        }
+    }
+
+    fn completed(&mut self, due: Due, weight: f64, round: Option<Round>, contributors: usize) -> StepReport {
+        let step = self.step.0;
+        self.step = Step(step + 1);
+        let (exchange, slow_step) = (due.exchange, due.takes_slow_step());
+        StepReport { step, exchange, slow_step, round: round.map(|round| round.0), contributors, weight }
+    }
+
+    /// With several workers a missing gradient mean goes unnoticed otherwise: only worker 0's progress would count.
+    fn warn_if_gradients_were_not_averaged(&mut self) {
+        if self.node.workers() > 1 && !self.averaged_gradients && self.step.0 < 2 {
+            tracing::warn!(worker = self.index, "average_gradients was not called before step: only worker 0's parameters count");
+        }
+    }
+}
+
+impl Pending {
+    /// What was due.
+    pub fn due(&self) -> Due {
+        self.due
+    }
+}
+
+/// Writes values from element `start` on into the tensors, divided by the push-sum weight.
+fn write(values: &Assembled, start: usize, weight: f64, tensors: &mut dyn Tensors) -> Result<(), TensorError> {
+    let mut next = start;
+    tensors.write(&mut |_, tensor| {
+        values.copy_to(next, tensor);
+        mean::divide(tensor, weight);
+        next += tensor.len();
+    })
+}
+
+fn copy(tensors: &dyn Tensors, into: &mut [f32]) -> Result<(), TensorError> {
+    let mut next = 0;
+    tensors.read(&mut |_, tensor| {
+        if let Some(target) = into.get_mut(next..next + tensor.len()) {
+            target.copy_from_slice(tensor);
+        }
+        next += tensor.len();
+    })
+}
