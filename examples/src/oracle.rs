@@ -3,6 +3,8 @@
 
 use crate::digits::{Batches, Dataset, MOMENTUM, Mlp, NesterovSgd, Options, TrainError, deal, flatten};
 use crate::method::{Base, Method, SlowMo};
+use slowmo::tensors::CandleGradients;
+use slowmo::tensors::flat::restore;
 
 /// Averaged parameters of all replicas along a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,21 +28,21 @@ struct Replica {
 pub fn train(nodes: usize, method: &Method, options: &Options) -> Result<OracleRun, TrainError> {
     let data = Dataset::train()?;
     let mut replicas = found(nodes, &data, options)?;
-    let mut exchange = Exchange::new(*method, Mlp::seeded(options.seed)?.to_flat()?);
+    let mut exchange = Exchange::new(*method, flatten(Mlp::seeded(options.seed)?.variables())?);
     let mut snapshots = Vec::new();
     for step in 0..options.steps {
         inner_step(&mut replicas, &data, options, step, method.base == Base::AllReduce)?;
-        let mut values = replicas.iter().map(|replica| replica.model.to_flat()).collect::<Result<Vec<_>, _>>()?;
+        let mut values = replicas.iter().map(|replica| flatten(replica.model.variables())).collect::<Result<Vec<_>, _>>()?;
         if exchange.after(step, &mut values, options.learning_rate) {
             for (replica, values) in replicas.iter_mut().zip(&values) {
-                replica.model.set_flat(values)?;
+                restore(values, replica.model.variables_mut())?;
             }
         }
         if (step + 1).checked_rem(options.steps_per_snapshot) == Some(0) {
             snapshots.push((step + 1, mean(&values)));
         }
     }
-    let values = replicas.iter().map(|replica| replica.model.to_flat()).collect::<Result<Vec<_>, _>>()?;
+    let values = replicas.iter().map(|replica| flatten(replica.model.variables())).collect::<Result<Vec<_>, _>>()?;
     Ok(OracleRun { parameters: mean(&values), snapshots })
 }
 
@@ -51,25 +53,26 @@ fn found(nodes: usize, data: &Dataset, options: &Options) -> Result<Vec<Replica>
             return Err(TrainError::NoSamples { worker: rank, workers: nodes });
         }
         let model = Mlp::seeded(options.seed)?;
-        let optimizer = NesterovSgd::new(model.variables(), MOMENTUM)?;
+        let optimizer = NesterovSgd::new(model.variables().to_vars(), MOMENTUM)?;
         Ok(Replica { batches: Batches::new(samples, options.batch, options.seed, rank as u32), model, optimizer })
     };
     dealt.enumerate().map(replica).collect()
 }
 
 fn inner_step(replicas: &mut [Replica], data: &Dataset, options: &Options, step: u64, share: bool) -> Result<(), TrainError> {
-    let mut gradients = Vec::with_capacity(replicas.len());
+    let mut stores = Vec::with_capacity(replicas.len());
     for replica in replicas.iter_mut() {
         let (pixels, labels) = data.batch(replica.batches.at(step))?;
-        gradients.push(replica.model.loss_and_gradients(&pixels, &labels)?.1);
+        stores.push(replica.model.loss_and_gradients(&pixels, &labels)?.1);
     }
     if share {
-        let flat = gradients.iter().map(flatten).collect::<Result<Vec<_>, _>>()?;
-        let mean = mean(&flat);
-        gradients.iter_mut().try_for_each(|gradients| gradients.set_flat(&mean))?;
+        let mut lent: Vec<_> =
+            replicas.iter().zip(&mut stores).map(|(replica, store)| CandleGradients::new(replica.model.variables(), store)).collect();
+        let mean = mean(&lent.iter().map(flatten).collect::<Result<Vec<_>, _>>()?);
+        lent.iter_mut().try_for_each(|gradients| restore(&mean, gradients))?;
     }
-    for (replica, gradients) in replicas.iter_mut().zip(&gradients) {
-        replica.optimizer.step(replica.model.variables(), gradients.tensors(), options.learning_rate)?;
+    for (replica, gradients) in replicas.iter_mut().zip(&stores) {
+        replica.optimizer.step(gradients, options.learning_rate)?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! What the digits must learn, on the oracle: model, shards, batches and optimizer without any network.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use slowmo::tensors::flat::restore;
 use slowmo_examples::digits::{Dataset, Evaluation, Mlp, Options, Shards};
 use slowmo_examples::method::{METHODS, Method};
 use slowmo_examples::oracle;
@@ -12,7 +13,7 @@ fn method(name: &str) -> Method {
 fn evaluate(name: &str, shards: Shards) -> Evaluation {
     let run = oracle::train(4, &method(name), &Options { shards, ..Options::default() }).unwrap();
     let mut model = Mlp::seeded(0).unwrap();
-    model.set_flat(&run.parameters).unwrap();
+    restore(&run.parameters, model.variables_mut()).unwrap();
     let loss = model.evaluate(&Dataset::train().unwrap()).unwrap().loss;
     Evaluation { loss, accuracy: model.evaluate(&Dataset::test().unwrap()).unwrap().accuracy }
 }

@@ -19,19 +19,6 @@ pub trait Tensors {
     fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError>;
 }
 
-/// One tensor without a name.
-impl Tensors for [f32] {
-    fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
-        visit("", self);
-        Ok(())
-    }
-
-    fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
-        visit("", self);
-        Ok(())
-    }
-}
-
 /// Why a tensor's values cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TensorError {

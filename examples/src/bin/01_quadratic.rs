@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // 2. Start from the same parameters everywhere: whatever this node began with is replaced by the cluster's.
     let mut parameters = [0.0f32];
-    let place = worker.synchronize(&mut parameters[..])?;
+    let place = worker.synchronize(&mut parameters)?;
 
     // This node's data. Alone the minimum is c = 1; with four nodes c = 1, 2, 3, 4 and the minimum of the sum is 2.5.
     let minimum = (place.node_rank + 1) as f32;
@@ -27,11 +27,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for step in place.step..STEPS {
         // 3. Train as ever: a gradient on this node's data, a step of your own optimizer.
         let mut gradient = [STEEPNESS * (parameters[0] - minimum)];
-        worker.average_gradients(&mut gradient[..])?; // over the devices of this node, if it has several
+        worker.average_gradients(&mut gradient)?; // over the devices of this node, if it has several
         parameters[0] -= LEARNING_RATE * gradient[0];
 
         // 4. Then tell the runtime. When something is due it averages with the other nodes and takes the slow step.
-        let report = worker.step(&mut parameters[..], LEARNING_RATE)?;
+        let report = worker.step(&mut parameters, LEARNING_RATE)?;
         if report.slow_step || step % 12 == 11 {
             println!("step {:>3}  x = {:<8.5} {}", step + 1, parameters[0], if report.slow_step { "← slow step" } else { "" });
         }

@@ -13,6 +13,7 @@ pub use report::{Report, table};
 use crate::digits::{Dataset, Mlp, Options, Shards, TrainError};
 use crate::method::{METHODS, Method};
 use crate::oracle;
+use slowmo::tensors::flat::restore;
 
 /// Inner steps between two points of a loss curve.
 pub const STEPS_PER_POINT: u64 = 24;
@@ -113,10 +114,10 @@ fn judge(run: ClusterRun, method: &Method, shards: Shards, train: &Dataset, test
     let mut model = Mlp::seeded(0)?;
     let mut curve = Vec::with_capacity(run.snapshots.len());
     for (step, parameters) in &run.snapshots {
-        model.set_flat(parameters)?;
+        restore(parameters, model.variables_mut())?;
         curve.push((*step, model.evaluate(train)?.loss));
     }
-    model.set_flat(&run.parameters)?;
+    restore(&run.parameters, model.variables_mut())?;
     Ok(Figures {
         method: *method,
         shards,

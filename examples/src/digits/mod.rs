@@ -10,7 +10,7 @@ mod train;
 
 pub use data::{CLASSES, DataError, Dataset, PIXELS};
 pub use events::{Event, Summary};
-pub use model::{Evaluation, Gradients, Mlp, flatten};
+pub use model::{Evaluation, Mlp, ModelError, flatten};
 pub use sgd::NesterovSgd;
 pub use shards::{Batches, Shards, deal};
 pub use train::{MOMENTUM, Options, TrainError, Trained, train, train_keeping_model};

@@ -1,5 +1,6 @@
 //! Stochastic gradient descent with Nesterov momentum over candle variables, in place: two fused passes a variable.
 
+use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Result, Tensor, Var};
 
 /// The definition of `torch.optim.SGD(nesterov=True)`: `v ← μv + g; x ← x − γ(g + μv)`, `v` zero at start.
@@ -7,7 +8,8 @@ use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Result, Tensor, Va
 pub struct NesterovSgd {
     /// μ.
     momentum: f32,
-    velocities: Vec<Tensor>,
+    /// Each variable with its `v`.
+    velocities: Vec<(Var, Tensor)>,
 }
 
 impl NesterovSgd {
@@ -15,18 +17,19 @@ impl NesterovSgd {
     ///
     /// # Errors
     /// Candle refuses to allocate.
-    pub fn new(variables: &[Var], momentum: f32) -> Result<Self> {
-        let velocities = variables.iter().map(|variable| variable.zeros_like()).collect::<Result<_>>()?;
-        Ok(Self { momentum, velocities })
+    pub fn new(variables: Vec<Var>, momentum: f32) -> Result<Self> {
+        let at_rest = |variable: Var| variable.zeros_like().map(|velocity| (variable, velocity));
+        Ok(Self { momentum, velocities: variables.into_iter().map(at_rest).collect::<Result<_>>()? })
     }
 
-    /// One step at `learning_rate`; `gradients` in the order of `variables`.
+    /// One step at `learning_rate`. A variable without a gradient stays as it is.
     ///
     /// # Errors
-    /// A gradient of another shape, or not contiguous float32 on the CPU: variables before it were changed.
-    pub fn step(&mut self, variables: &[Var], gradients: &[Tensor], learning_rate: f32) -> Result<()> {
+    /// A gradient of another shape, or not contiguous float32 on the CPU: some variables may have changed.
+    pub fn step(&mut self, gradients: &GradStore, learning_rate: f32) -> Result<()> {
         let (accumulate, descend) = (Accumulate { momentum: self.momentum }, Descend { momentum: self.momentum, learning_rate });
-        for ((variable, gradient), velocity) in variables.iter().zip(gradients).zip(&self.velocities) {
+        for (variable, velocity) in &self.velocities {
+            let Some(gradient) = gradients.get(variable) else { continue };
             velocity.inplace_op2(gradient, &accumulate)?;
             variable.inplace_op3(gradient, velocity, &descend)?;
         }
@@ -87,7 +90,7 @@ pub(super) fn float32<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'
 }
 
 /// The values of a contiguous float32 tensor, to change them.
-pub(super) fn float32_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
+fn float32_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
     let (start, end) = contiguous(layout)?;
     match storage {
         CpuStorage::F32(values) => Ok(&mut values[start..end]),
@@ -109,12 +112,12 @@ mod tests {
     #[test]
     fn three_steps_by_hand() {
         let x = Var::from_vec(vec![0.0f32, 1.0], 2, &Device::Cpu).unwrap();
-        let mut sgd = NesterovSgd::new(std::slice::from_ref(&x), 0.9).unwrap();
+        let mut sgd = NesterovSgd::new(vec![x.clone()], 0.9).unwrap();
         // g = −1, v = −1, x = 0.1·1.9; g = −0.81, v = −1.71, x += 0.1·(0.81 + 1.539);
         // g = −0.5751, v = −2.1141, x += 0.1·(0.5751 + 1.90269).
         for expected in [0.19, 0.4249, 0.672_679] {
-            let gradient = (x.as_tensor() - 1.0).unwrap();
-            sgd.step(std::slice::from_ref(&x), &[gradient], 0.1).unwrap();
+            let loss = (x.as_tensor() - 1.0).unwrap().sqr().unwrap().affine(0.5, 0.0).unwrap().sum_all().unwrap();
+            sgd.step(&loss.backward().unwrap(), 0.1).unwrap();
             let values = x.to_vec1::<f32>().unwrap();
             assert!((values[0] - expected).abs() < 1e-6, "{} against {expected}", values[0]);
             assert_eq!(values[1], 1.0);
@@ -124,8 +127,8 @@ mod tests {
     #[test]
     fn a_transposed_gradient_is_refused() {
         let x = Var::from_vec(vec![0.0f32; 6], (2, 3), &Device::Cpu).unwrap();
-        let gradient = Tensor::zeros((3, 2), candle_core::DType::F32, &Device::Cpu).unwrap().t().unwrap();
-        let mut sgd = NesterovSgd::new(std::slice::from_ref(&x), 0.9).unwrap();
-        assert!(sgd.step(&[x], &[gradient], 0.1).is_err());
+        let mut store = x.sum_all().unwrap().backward().unwrap();
+        store.insert(&x, Tensor::zeros((3, 2), candle_core::DType::F32, &Device::Cpu).unwrap().t().unwrap());
+        assert!(NesterovSgd::new(vec![x], 0.9).unwrap().step(&store, 0.1).is_err());
     }
 }

@@ -1,6 +1,8 @@
 //! The training loop of one node: its workers, each on its own thread, and what they report.
 
-use super::{Batches, DataError, Dataset, Event, Mlp, NesterovSgd, Shards, Summary, deal};
+use super::{Batches, DataError, Dataset, Event, Mlp, ModelError, NesterovSgd, Shards, Summary, deal, flatten};
+use slowmo::tensors::CandleGradients;
+use slowmo::tensors::flat::RestoreError;
 use slowmo::{Config, Runtime, StepReport, Synchronized, Worker};
 use std::time::{Duration, Instant};
 
@@ -61,6 +63,12 @@ pub enum TrainError {
     /// The model's values could not be read.
     #[error(transparent)]
     Tensor(#[from] slowmo::TensorError),
+    /// The model could not be made.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The model's values could not be replaced.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
     /// The runtime did not start.
     #[error("the runtime did not start: {0}")]
     Spawn(#[from] slowmo::SpawnError),
@@ -71,25 +79,20 @@ pub enum TrainError {
     #[error("no temporary folder: {0}")]
     Folder(#[source] std::io::Error),
     /// A worker's handle was refused.
-    #[error("worker {worker}: {reason}")]
-    Worker {
-        /// Which.
-        worker: usize,
-        /// The runtime's reason.
-        reason: slowmo::OperationError,
-    },
+    #[error(transparent)]
+    Worker(#[from] slowmo::WorkerError),
     /// The founding parameters did not arrive.
-    #[error("synchronize: {0}")]
-    Synchronize(#[source] slowmo::SynchronizeError),
+    #[error(transparent)]
+    Synchronize(slowmo::SynchronizeError),
     /// The gradients could not be averaged.
-    #[error("average gradients: {0}")]
-    Gradients(#[source] slowmo::GradientError),
+    #[error(transparent)]
+    Gradients(slowmo::GradientError),
     /// A step of the runtime failed.
-    #[error("step: {0}")]
-    Step(#[source] slowmo::StepError),
+    #[error(transparent)]
+    Step(slowmo::StepError),
     /// The node could not leave in order.
-    #[error("leave: {0}")]
-    Leave(#[source] slowmo::LeaveError),
+    #[error(transparent)]
+    Leave(slowmo::LeaveError),
     /// There are more workers than images.
     #[error("worker {worker} of {workers} has no image: use fewer workers")]
     NoSamples {
@@ -118,8 +121,7 @@ pub fn train(config: Config, options: &Options, on_event: impl FnMut(&Event) + S
 pub fn train_keeping_model(config: Config, options: &Options, mut on_event: impl FnMut(&Event) + Send) -> Result<Trained, TrainError> {
     let devices = usize::from(config.devices);
     let runtime = Runtime::builder().config(config).spawn()?;
-    let take = |worker| runtime.worker(worker).map_err(|reason| TrainError::Worker { worker, reason });
-    let mut workers = (0..devices).map(take).collect::<Result<Vec<_>, _>>()?.into_iter();
+    let mut workers = (0..devices).map(|index| runtime.worker(index)).collect::<Result<Vec<_>, _>>()?.into_iter();
     let Some(first) = workers.next() else { return Err(TrainError::Panicked(0)) };
     std::thread::scope(|scope| {
         let others: Vec<_> = workers.map(|worker| scope.spawn(move || train_silently(worker, options))).collect();
@@ -149,17 +151,17 @@ fn train_reporting(worker: Worker, runtime: &Runtime, options: &Options, on_even
             on_event(&Event::Step { step, loss });
         }
         if let Some(round) = report.round {
-            let digest = slowmo::digest(model)?;
+            let digest = slowmo::digest(model.variables())?;
             on_event(&Event::Round { round, step, contributors: report.contributors, digest });
         }
         if step.checked_rem(options.steps_per_snapshot) == Some(0) {
-            snapshots.push((step, model.to_flat()?));
+            snapshots.push((step, flatten(model.variables())?));
         }
         Ok(())
     })?;
     let summary = replica.summary(runtime, elapsed)?;
     on_event(&Event::Done(summary.clone()));
-    let parameters = replica.model.to_flat()?;
+    let parameters = flatten(replica.model.variables())?;
     replica.worker.leave().map_err(TrainError::Leave)?;
     Ok(Trained { summary, parameters, snapshots })
 }
@@ -186,8 +188,8 @@ impl Replica {
     fn synchronized(mut worker: Worker, options: &Options) -> Result<Self, TrainError> {
         let data = Dataset::train()?;
         let mut model = Mlp::seeded(options.seed)?;
-        let place = worker.synchronize(&mut model).map_err(TrainError::Synchronize)?;
-        let optimizer = NesterovSgd::new(model.variables(), MOMENTUM)?;
+        let place = worker.synchronize(model.variables_mut()).map_err(TrainError::Synchronize)?;
+        let optimizer = NesterovSgd::new(model.variables().to_vars(), MOMENTUM)?;
         let (rank, workers) = (place.node_rank * place.workers + place.worker, place.nodes * place.workers);
         let samples = deal(data.labels(), workers, options.shards, options.seed).into_iter().nth(rank).unwrap_or_default();
         if samples.is_empty() {
@@ -208,9 +210,10 @@ impl Replica {
         while self.steps < options.steps {
             let (pixels, labels) = self.data.batch(self.batches.at(self.steps))?;
             let (loss, mut gradients) = self.model.loss_and_gradients(&pixels, &labels)?;
-            self.worker.average_gradients(&mut gradients).map_err(TrainError::Gradients)?;
-            self.optimizer.step(self.model.variables(), gradients.tensors(), options.learning_rate)?;
-            let report = self.worker.step(&mut self.model, options.learning_rate).map_err(TrainError::Step)?;
+            let mut lent = CandleGradients::new(self.model.variables(), &mut gradients);
+            self.worker.average_gradients(&mut lent).map_err(TrainError::Gradients)?;
+            self.optimizer.step(&gradients, options.learning_rate)?;
+            let report = self.worker.step(self.model.variables_mut(), options.learning_rate).map_err(TrainError::Step)?;
             self.steps = report.step + 1;
             observe(&report, loss, &self.model)?;
         }
@@ -223,7 +226,7 @@ impl Replica {
             node: runtime.node_id(),
             test_accuracy: self.model.evaluate(&Dataset::test()?)?.accuracy,
             train_loss: self.model.evaluate(&self.data)?.loss,
-            digest: slowmo::digest(&self.model)?,
+            digest: slowmo::digest(self.model.variables())?,
             steps: self.steps,
             elapsed_s: elapsed.as_secs_f64(),
             sent_bytes,
