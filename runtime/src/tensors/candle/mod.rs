@@ -42,7 +42,8 @@ fn read(name: &str, tensor: &Tensor, visit: &mut dyn FnMut(&str, &[f32])) -> Res
 /// Lends the values of a checked tensor to be changed in place; everything that shares its storage changes with it.
 fn write(name: &str, tensor: &Tensor, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
     check(name, tensor)?;
-    let lend = Lend(RefCell::new(&mut |values: &mut [f32]| visit(name, values)));
+    let mut visit_named = |values: &mut [f32]| visit(name, values);
+    let lend = Lend(RefCell::new(&mut visit_named));
     tensor.inplace_op1(&lend).map_err(|error| refused(name, error))
 }
 
