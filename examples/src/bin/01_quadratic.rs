@@ -6,8 +6,8 @@
 
 use slowmo::{Config, Runtime};
 
-const STEPS: u64 = 120;
-const LEARNING_RATE: f32 = 0.1;
+const STEPS: u64 = 600;
+const LEARNING_RATE: f32 = 0.01;
 /// How steep every parabola is.
 const STEEPNESS: f32 = 1.0;
 
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
         // 4. Then tell the runtime. When something is due it averages with the other nodes and takes the slow step.
         let report = worker.step(&mut parameters, LEARNING_RATE)?;
-        if report.slow_step || step % 12 == 11 {
+        if report.slow_step || step % 100 == 99 {
             println!("step {:>3}  x = {:<8.5} {}", step + 1, parameters[0], if report.slow_step { "← slow step" } else { "" });
         }
     }
