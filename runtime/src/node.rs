@@ -1,15 +1,15 @@
 //! A running node: the executor, the actor tree, the transport and the collective. Lives while the runtime or any worker's
 //! handle does.
 
+use ractor::ActorRef;
 use slowmo_actors::buffers::Pool;
 use slowmo_actors::context::NodeContext;
+use slowmo_actors::context::NodeSettings;
 use slowmo_actors::node_supervisor::NodeSupervisorMessage;
 use slowmo_actors::ports::device::Collective;
 use slowmo_actors::ports::transport::{LocalPeer, Traffic};
 use slowmo_actors::worker::WorkerMessage;
-use slowmo_actors::context::NodeSettings;
 use slowmo_protocol::ident::NodeId;
-use ractor::ActorRef;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
