@@ -41,6 +41,9 @@ pub enum Command {
     /// One process of a raw transfer.
     #[command(name = slowmo_ops::limits::RAW_NODE, hide = true)]
     RawNode(bench::RawNode),
+    /// One node of a measurement.
+    #[command(name = bench::BENCH_NODE, hide = true)]
+    BenchNode(bench::BenchNode),
 }
 
 impl Command {
@@ -52,6 +55,7 @@ impl Command {
             Self::Bench(bench) => bench.run(*console),
             Self::StartNode { command } => Err(become_node(&command).into()),
             Self::RawNode(raw_node) => raw_node.run(),
+            Self::BenchNode(bench_node) => bench_node.run(),
         }
     }
 }

@@ -12,11 +12,14 @@ mod tcp;
 use crate::processes::{Flow, GroupError, Plan, Stream, supervise};
 pub use memory::copy_bytes_per_second;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// The hidden subcommand under which the program must call [`run_node`].
 pub const RAW_NODE: &str = "raw-node";
 /// Repetitions of one measurement; the median is reported.
 pub const REPETITIONS: usize = 3;
+/// How long one measurement may take.
+const TIME_MAX: Duration = Duration::from_secs(180);
 /// Bytes handed to a socket or a stream at once.
 const CHUNK_BYTES: usize = 256 * 1024;
 
@@ -106,7 +109,7 @@ struct Report {
 /// A process failed.
 pub fn measure(transfer: &Transfer) -> Result<f64, LimitError> {
     let program = std::env::current_exe().map_err(LimitError::Program)?;
-    let plan = Plan::new(program, transfer.nodes).arguments(arguments_of(transfer));
+    let plan = Plan::new(program, transfer.nodes).arguments(arguments_of(transfer)).isolated(TIME_MAX);
     let mut reports: Vec<Option<Report>> = (0..transfer.nodes).map(|_| None).collect();
     supervise(&plan, &mut |line| {
         if line.stream == Stream::Output {

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -64,6 +64,9 @@ pub enum GroupError {
     /// The user, or somebody else, ended the launch.
     #[error("ended by {0}; all nodes were ended")]
     Interrupted(Signal),
+    /// The plan's time was over.
+    #[error("not done after {0:?}; all nodes were ended")]
+    TooLong(Duration),
     /// The reader of the lines asked for it.
     #[error("stopped; all nodes were ended")]
     Stopped,
@@ -78,20 +81,20 @@ pub enum GroupError {
 /// See [`GroupError`]; in every case no process is left.
 pub fn supervise(plan: &Plan, on_line: &mut dyn FnMut(&Line) -> Flow) -> Result<(), GroupError> {
     let mut group = Group::start(plan)?;
+    let start = Instant::now();
     loop {
         let flow = group.read(on_line);
         let failure = group.reap();
-        if let Some(error) = failure {
+        let reason = match (failure, signals::caught(), flow, plan.time_max.filter(|max| start.elapsed() >= *max)) {
+            (Some((node, status)), ..) => Some(GroupError::Node(NodeFailure { node, status, last_lines: Vec::new() })),
+            (_, Some(signal), ..) => Some(GroupError::Interrupted(signal)),
+            (_, _, Flow::Stop, _) => Some(GroupError::Stopped),
+            (_, _, _, Some(time_max)) => Some(GroupError::TooLong(time_max)),
+            _ => None,
+        };
+        if let Some(reason) = reason {
             group.end(on_line);
-            return Err(group.with_last_lines(error));
-        }
-        if let Some(signal) = signals::caught() {
-            group.end(on_line);
-            return Err(GroupError::Interrupted(signal));
-        }
-        if flow == Flow::Stop {
-            group.end(on_line);
-            return Err(GroupError::Stopped);
+            return Err(group.with_last_lines(reason));
         }
         if group.is_over() {
             return Ok(());
@@ -124,11 +127,11 @@ impl Group {
         if !(1..=NODES_MAX).contains(&plan.nodes) {
             return Err(GroupError::Nodes(plan.nodes));
         }
-        let (folder, key_file) = prepare_folder(plan.cluster_key_file.as_deref()).map_err(GroupError::Folder)?;
+        let (folder, key_file) = prepare_folder(plan).map_err(GroupError::Folder)?;
         let (sender, lines) = sync_channel(LINES_WAITING_MAX);
         let mut group = Self { members: Vec::with_capacity(plan.nodes), lines, _folder: folder };
         for node in 1..=plan.nodes {
-            let variables = plan.variables_of(node, group._folder.path(), &key_file);
+            let variables = plan.variables_of(node, group._folder.path(), key_file.as_deref());
             group.add(plan, node, variables, &sender).map_err(|source| GroupError::Start { node, source })?;
         }
         Ok(group)
@@ -137,6 +140,9 @@ impl Group {
     /// Starts node `node` through [`super::become_node`].
     fn add(&mut self, plan: &Plan, node: usize, variables: Vec<(String, OsString)>, to: &SyncSender<Reading>) -> std::io::Result<()> {
         let mut command = Command::new(std::env::current_exe()?);
+        for name in plan.hidden_variables(inherited_names()) {
+            command.env_remove(name);
+        }
         command.arg(START_NODE).arg("--").arg(&plan.program).args(&plan.arguments).envs(variables);
         // An own process group: Ctrl-C reaches the launcher only, which ends the nodes in order.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -215,9 +221,12 @@ impl Group {
         self.members.iter().filter(|member| member.status.is_none()).map(|member| &member.child)
     }
 
-    fn with_last_lines(&self, (node, status): (usize, ExitStatus)) -> GroupError {
-        let last_lines = self.members[node - 1].last_lines.iter().cloned().collect();
-        GroupError::Node(NodeFailure { node, status, last_lines })
+    /// Adds what a failed node said last, which is complete only after the end.
+    fn with_last_lines(&self, mut reason: GroupError) -> GroupError {
+        if let GroupError::Node(failure) = &mut reason {
+            failure.last_lines = self.members[failure.node - 1].last_lines.iter().cloned().collect();
+        }
+        reason
     }
 }
 
@@ -230,15 +239,23 @@ impl Drop for Group {
     }
 }
 
-/// A private folder, and in it a new cluster key unless the user brought one.
-fn prepare_folder(cluster_key_file: Option<&Path>) -> std::io::Result<(tempfile::TempDir, PathBuf)> {
+/// A private folder, and in it a new cluster key unless the user brought credentials.
+fn prepare_folder(plan: &Plan) -> std::io::Result<(tempfile::TempDir, Option<PathBuf>)> {
     let folder = tempfile::Builder::new().prefix("slowmo-").tempdir()?;
-    if let Some(file) = cluster_key_file {
-        return Ok((folder, std::path::absolute(file)?));
+    if let Some(file) = &plan.cluster_key_file {
+        return Ok((folder, Some(std::path::absolute(file)?)));
+    }
+    if !plan.needs_cluster_key(inherited_names()) {
+        return Ok((folder, None));
     }
     let file = folder.path().join("cluster.key");
     crate::keys::write_new(&file, &crate::keys::generate()?)?;
-    Ok((folder, file))
+    Ok((folder, Some(file)))
+}
+
+/// Names of this process's variables.
+fn inherited_names() -> impl Iterator<Item = OsString> {
+    std::env::vars_os().map(|(name, _)| name)
 }
 
 fn describe(failure: &NodeFailure) -> String {
