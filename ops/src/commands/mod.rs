@@ -1,6 +1,7 @@
 //! One file per command. May start node processes and write to the terminal; everything else is the libraries' work.
 
 mod bench;
+mod demo;
 mod keygen;
 mod launch;
 
@@ -24,6 +25,8 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// The tour: node processes train on handwritten digits, with live progress and a final table.
+    Demo(demo::Demo),
     /// Make a cluster key: 32 random bytes that every node of a cluster shares.
     Keygen(keygen::Keygen),
     /// Run N node processes of a training binary on this machine.
@@ -44,18 +47,23 @@ pub enum Command {
     /// One node of a measurement.
     #[command(name = bench::BENCH_NODE, hide = true)]
     BenchNode(bench::BenchNode),
+    /// One node of the demo.
+    #[command(name = demo::DEMO_NODE, hide = true)]
+    DemoNode(demo::DemoNode),
 }
 
 impl Command {
     /// Runs it.
     pub fn run(self, console: &Console) -> anyhow::Result<()> {
         match self {
+            Self::Demo(demo) => demo.run(*console),
             Self::Keygen(keygen) => keygen.run(*console),
             Self::Launch(launch) => launch.run(*console),
             Self::Bench(bench) => bench.run(*console),
             Self::StartNode { command } => Err(become_node(&command).into()),
             Self::RawNode(raw_node) => raw_node.run(),
             Self::BenchNode(bench_node) => bench_node.run(),
+            Self::DemoNode(demo_node) => demo_node.run(),
         }
     }
 }
