@@ -135,8 +135,9 @@ impl Run {
 
     fn report(self, steps: u64, elapsed: Duration) -> anyhow::Result<Report> {
         let with_rounds = |(index, (result, rounds)): (usize, (Option<NodeResult>, u64))| {
-            let result = result.with_context(|| format!("node {} ended without its results", index + 1))?;
-            Ok(NodeResult { rounds, ..result })
+            let mut result = result.with_context(|| format!("node {} ended without its results", index + 1))?;
+            result.rounds = rounds;
+            Ok(result)
         };
         let nodes: anyhow::Result<Vec<_>> = self.results.into_iter().zip(self.rounds).enumerate().map(with_rounds).collect();
         Ok(Report::new(nodes?, steps, self.agreement.agreed(), elapsed.as_secs_f64()))

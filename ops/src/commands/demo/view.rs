@@ -58,7 +58,7 @@ impl View {
         let (digest, nodes) = (digest.get(..DIGEST_DIGITS).unwrap_or(digest), self.nodes.len());
         if let Some(bars) = &self.bars {
             bars.footer.set_message(format!("outer round {round}: digest {digest}, bit-identical on all {nodes} nodes"));
-        } else if self.agreed % ROUNDS_PER_LINE == 0 {
+        } else if self.agreed.is_multiple_of(ROUNDS_PER_LINE) {
             let losses: Vec<String> = self.nodes.iter().map(Progress::loss_text).collect();
             let losses = losses.join(" ");
             self.console.say(format!("step {step:>5}  round {round:>4}  digest {digest} on all {nodes} nodes  loss {losses}"));
