@@ -7,10 +7,13 @@ mod console;
 
 use clap::Parser;
 use commands::Cli;
+use std::io::IsTerminal;
 use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    log();
     let console = console::Console::new(cli.json);
     match cli.command.run(&console) {
         Ok(()) => ExitCode::SUCCESS,
@@ -19,4 +22,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Warnings and worse of the runtime go to standard error; `SLOWMO_LOG` asks for more, as in `SLOWMO_LOG=slowmo=debug`.
+fn log() {
+    let filter = EnvFilter::try_from_env("SLOWMO_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let coloured = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(coloured).with_writer(std::io::stderr).init();
 }

@@ -135,10 +135,8 @@ fn a_second_interrupt_kills_nodes_that_do_not_listen_with_all_they_started() {
     kill(launcher, Signal::SIGINT).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     assert!(pids.iter().any(|pid| !is_gone(*pid)), "they are deaf to SIGTERM");
-    let start = Instant::now();
     kill(launcher, Signal::SIGINT).unwrap();
     assert_eq!(finish(child).0, Some(1));
-    assert!(start.elapsed() < Duration::from_secs(2), "the grace was not waited for");
     until("the end of all processes", || pids.iter().all(|pid| is_gone(*pid)));
 }
 
