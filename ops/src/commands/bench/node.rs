@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 pub const BENCH_NODE: &str = "bench-node";
 /// Steps before the timed ones.
 const WARM_UP_STEPS: u32 = 2;
+/// Times that fit one line, which is bounded.
+const STEPS_PER_LINE: usize = 100;
 /// Inner learning rate; the slow step divides by it.
 const LEARNING_RATE: f32 = 0.1;
 
@@ -27,11 +29,22 @@ pub struct BenchNode {
     compute_ms: u64,
 }
 
-/// What a node of a measurement reports, as one JSON line.
+/// What a node of a measurement tells, one JSON object a line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct NodeReport {
-    /// Time of each timed step, in seconds.
-    pub seconds: Vec<f64>,
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum NodeEvent {
+    /// Times of the next timed steps, in seconds; [`STEPS_PER_LINE`] at most.
+    Times {
+        /// In the order of the steps.
+        seconds: Vec<f64>,
+    },
+    /// After the last step.
+    Done(NodeTotals),
+}
+
+/// What a node counts over all timed steps.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeTotals {
     /// UDP payload bytes sent in the timed steps.
     pub sent_bytes: u64,
     /// Packets lost in the timed steps.
@@ -43,7 +56,7 @@ pub struct NodeReport {
 }
 
 impl BenchNode {
-    /// Does this node's part and prints its report.
+    /// Does this node's part and tells its times.
     pub fn run(self) -> anyhow::Result<()> {
         watch_launcher();
         let runtime = Runtime::builder().config(Config::load()?).spawn()?;
@@ -57,14 +70,16 @@ impl BenchNode {
         let before = runtime.traffic();
         let seconds = (0..self.steps).map(|_| timed_step(&mut worker, &mut params, compute)).collect::<Result<Vec<_>, _>>()?;
         let after = runtime.traffic();
-        let report = NodeReport {
-            seconds,
+        let totals = NodeTotals {
             sent_bytes: after.sent_bytes.saturating_sub(before.sent_bytes),
             lost_packets: after.lost_packets.saturating_sub(before.lost_packets),
             mtu_bytes: after.mtu_bytes,
             peak_bytes: peak_resident_bytes().unwrap_or(0),
         };
-        println!("{}", serde_json::to_string(&report)?);
+        for seconds in seconds.chunks(STEPS_PER_LINE) {
+            println!("{}", serde_json::to_string(&NodeEvent::Times { seconds: seconds.to_vec() })?);
+        }
+        println!("{}", serde_json::to_string(&NodeEvent::Done(totals))?);
         worker.leave()?;
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Runs the nodes of one measurement and puts their reports together.
 
-use super::node::{BENCH_NODE, NodeReport};
+use super::node::{BENCH_NODE, NodeEvent, NodeTotals};
 use super::sizes::Sizes;
 use crate::console::Console;
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use serde::Serialize;
 use slowmo_ops::limits::median;
 use slowmo_ops::processes::{Flow, Plan, Stream, supervise};
@@ -27,6 +27,14 @@ pub struct Measurement<'a> {
     pub compute_ms: u64,
     /// Bytes that the algorithm must send, out of each node in each step.
     pub ideal_bytes: f64,
+}
+
+/// What one node told.
+#[derive(Clone, Debug, Default)]
+pub struct NodeReport {
+    /// Time of each timed step, in seconds.
+    pub seconds: Vec<f64>,
+    totals: Option<NodeTotals>,
 }
 
 /// The figures of one measurement.
@@ -58,14 +66,14 @@ impl Measurement<'_> {
     /// Figures of steps in which the nodes wait for each other: a step takes as long as on its slowest node.
     pub fn run(&self, console: Console) -> anyhow::Result<Figures> {
         let reports = self.reports(console)?;
-        let steps = self.steps as usize;
-        let slowest = |step: usize| reports.iter().map(|report| report.seconds.get(step).copied().unwrap_or(0.0)).fold(0.0, f64::max);
-        let mut seconds: Vec<f64> = (0..steps).map(slowest).collect();
+        let slowest = |step: usize| reports.iter().filter_map(|report| report.seconds.get(step)).copied().fold(0.0, f64::max);
+        let mut seconds: Vec<f64> = (0..self.steps as usize).map(slowest).collect();
         let p50 = median(&mut seconds);
+        let totals: Vec<&NodeTotals> = reports.iter().filter_map(|report| report.totals.as_ref()).collect();
         let model = self.sizes.model_bytes() as f64;
-        let sent_bytes: u64 = reports.iter().map(|report| report.sent_bytes).sum();
-        let sent_bytes_per_node = sent_bytes as f64 / (reports.len() * steps.max(1)) as f64;
-        let peak_memory_bytes = reports.iter().map(|report| report.peak_bytes).max().unwrap_or(0);
+        let sent_bytes: u64 = totals.iter().map(|node| node.sent_bytes).sum();
+        let sent_bytes_per_node = ratio(sent_bytes as f64, totals.len() as f64 * f64::from(self.steps));
+        let peak_memory_bytes = totals.iter().map(|node| node.peak_bytes).max().unwrap_or(0);
         Ok(Figures {
             p50_ms: p50 * 1e3,
             min_ms: seconds.first().copied().unwrap_or(0.0) * 1e3,
@@ -73,8 +81,8 @@ impl Measurement<'_> {
             algorithm_bandwidth_gb_per_s: ratio(model / 1e9, p50),
             sent_bytes_per_node,
             sent_vs_ideal: ratio(sent_bytes_per_node, self.ideal_bytes),
-            lost_packets: reports.iter().map(|report| report.lost_packets).sum(),
-            mtu_bytes: reports.iter().map(|report| report.mtu_bytes).min().unwrap_or(0),
+            lost_packets: totals.iter().map(|node| node.lost_packets).sum(),
+            mtu_bytes: totals.iter().map(|node| node.mtu_bytes).min().unwrap_or(0),
             peak_memory_bytes,
             peak_memory_models: peak_memory_bytes as f64 / model,
         })
@@ -89,17 +97,21 @@ impl Measurement<'_> {
             [("--parameters", self.sizes.parameters() as u64), ("--steps", self.steps.into()), ("--compute-ms", self.compute_ms)];
         let arguments = arguments.into_iter().flat_map(|(name, value)| [name.to_owned(), value.to_string()]);
         let plan = plan.arguments([BENCH_NODE]).arguments(arguments).isolated(TIME_MAX);
-        let mut reports: Vec<Option<NodeReport>> = vec![None; self.sizes.nodes.into()];
+        let mut reports = vec![NodeReport::default(); self.sizes.nodes.into()];
         supervise(&plan, &mut |line| {
-            if line.stream == Stream::Output {
-                reports[line.node - 1] = serde_json::from_str(&line.text).ok();
+            let report = &mut reports[line.node - 1];
+            match serde_json::from_str(&line.text) {
+                Ok(NodeEvent::Times { seconds }) if line.stream == Stream::Output => report.seconds.extend(seconds),
+                Ok(NodeEvent::Done(totals)) if line.stream == Stream::Output => report.totals = Some(totals),
+                _ => console.node_line(line),
             }
             Flow::Continue
         })
         .with_context(|| format!("measuring {}", self.what))?;
-        let report_of =
-            |(index, report): (usize, Option<NodeReport>)| report.with_context(|| format!("node {} reported nothing", index + 1));
-        reports.into_iter().enumerate().map(report_of).collect()
+        let expected = self.steps as usize;
+        let silent = reports.iter().position(|report| report.totals.is_none() || report.seconds.len() != expected);
+        ensure!(silent.is_none(), "node {} did not tell all its times", silent.unwrap_or(0) + 1);
+        Ok(reports)
     }
 }
 

@@ -1,7 +1,6 @@
 //! `slowmo bench step`: what `step` costs when nothing is due.
 
-use super::node::NodeReport;
-use super::run::Measurement;
+use super::run::{Measurement, NodeReport};
 use super::sizes::Sizes;
 use crate::console::{Console, table};
 use anyhow::Context;
