@@ -2,9 +2,11 @@
 
 use super::{CHUNK_BYTES, REPETITIONS, RawNodeError, Transfer, certificate, meeting};
 use bytes::Bytes;
+use quinn::congestion::CubicConfig;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{
-    ClientConfig, Connection, Endpoint, EndpointConfig, MtuDiscoveryConfig, RecvStream, SendStream, ServerConfig, TransportConfig, VarInt,
+    AckFrequencyConfig, ClientConfig, Connection, Endpoint, EndpointConfig, MtuDiscoveryConfig, RecvStream, SendStream, ServerConfig,
+    TransportConfig, VarInt,
 };
 use socket2::{Domain, Socket, Type};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -16,6 +18,10 @@ use std::time::{Duration, Instant};
 const MTU_BYTES_MAX: u16 = 6400;
 /// Bytes under way on one connection.
 const WINDOW_BYTES: u32 = 64 << 20;
+/// Bytes that may be under way before the first measurement of the path.
+const INITIAL_WINDOW_BYTES: u64 = 256 << 10;
+/// Round-trip time assumed before the first measurement.
+const INITIAL_ROUND_TRIP: Duration = Duration::from_millis(20);
 /// Bytes the system holds for the socket in each direction.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 /// How long a connection may be silent.
@@ -124,11 +130,17 @@ fn bind(folder: &Path, node: usize) -> Result<Endpoint, RawNodeError> {
     Ok(endpoint)
 }
 
+/// The runtime's own tuning, but for windows that never fill.
 fn tuning() -> Result<TransportConfig, RawNodeError> {
     let mut discovery = MtuDiscoveryConfig::default();
     discovery.upper_bound(MTU_BYTES_MAX);
+    let mut acknowledgements = AckFrequencyConfig::default();
+    acknowledgements.ack_eliciting_threshold(VarInt::from_u32(10)).max_ack_delay(Some(Duration::from_millis(5)));
+    let mut cubic = CubicConfig::default();
+    cubic.initial_window(INITIAL_WINDOW_BYTES);
     let mut tuning = TransportConfig::default();
-    tuning.mtu_discovery_config(Some(discovery));
+    tuning.mtu_discovery_config(Some(discovery)).ack_frequency_config(Some(acknowledgements));
+    tuning.congestion_controller_factory(Arc::new(cubic)).initial_rtt(INITIAL_ROUND_TRIP);
     tuning.receive_window(VarInt::from_u32(WINDOW_BYTES)).stream_receive_window(VarInt::from_u32(WINDOW_BYTES));
     tuning.send_window(u64::from(WINDOW_BYTES)).max_idle_timeout(Some(IDLE_MAX.try_into().map_err(quic)?));
     Ok(tuning)
