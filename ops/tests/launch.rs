@@ -141,6 +141,22 @@ fn a_second_interrupt_kills_nodes_that_do_not_listen_with_all_they_started() {
 }
 
 #[test]
+fn what_a_node_leaves_running_ends_with_it() {
+    let (child, pids) = start(2, "sleep 60 & echo pid $!", 2);
+    assert_eq!(finish(child).0, Some(0));
+    until("the end of what was left", || pids.iter().all(|pid| is_gone(*pid)));
+}
+
+#[test]
+fn a_node_that_never_stops_writing_can_be_interrupted() {
+    let mut child = launcher(2, "exec yes").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(child.try_wait().unwrap().is_none());
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    assert_eq!(finish(child).0, Some(1));
+}
+
+#[test]
 fn nodes_die_with_a_killed_launcher() {
     let (mut child, pids) = start(3, SLEEPER, 3);
     child.kill().unwrap();

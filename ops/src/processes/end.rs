@@ -2,8 +2,9 @@
 
 use super::signals;
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
-use std::process::Child;
+use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 /// What a node has from SIGTERM to SIGKILL.
@@ -33,6 +34,17 @@ impl Ending {
             self.killed = true;
         }
     }
+}
+
+/// The status of a child that has ended; before its id is given up, what it left running in its group is killed.
+pub(super) fn reap(child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let pid = Pid::from_raw(i32::try_from(child.id()).map_err(std::io::Error::other)?);
+    if matches!(waitid(Id::Pid(pid), look), Ok(WaitStatus::StillAlive)) {
+        return Ok(None);
+    }
+    send(std::iter::once(&*child), Signal::SIGKILL);
+    child.try_wait()
 }
 
 /// Signals each child's process group, so that what a node started ends with it.

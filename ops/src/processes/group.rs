@@ -1,6 +1,6 @@
 //! A group of node processes from start to end.
 
-use super::end::{Ending, send};
+use super::end::{Ending, reap, send};
 use super::environment::Plan;
 use super::lines::{LINES_WAITING_MAX, Line, Reading, Stream, forward};
 use super::start::START_NODE;
@@ -119,7 +119,7 @@ struct Group {
     members: Vec<Member>,
     lines: Receiver<Reading>,
     /// Removed at the end.
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Group {
@@ -129,9 +129,9 @@ impl Group {
         }
         let (folder, key_file) = prepare_folder(plan).map_err(GroupError::Folder)?;
         let (sender, lines) = sync_channel(LINES_WAITING_MAX);
-        let mut group = Self { members: Vec::with_capacity(plan.nodes), lines, _folder: folder };
+        let mut group = Self { members: Vec::with_capacity(plan.nodes), lines, folder };
         for node in 1..=plan.nodes {
-            let variables = plan.variables_of(node, group._folder.path(), key_file.as_deref());
+            let variables = plan.variables_of(node, group.folder.path(), key_file.as_deref());
             group.add(plan, node, variables, &sender).map_err(|source| GroupError::Start { node, source })?;
         }
         Ok(group)
@@ -159,8 +159,9 @@ impl Group {
     /// Hands on what was written within [`POLL`].
     fn read(&mut self, on_line: &mut dyn FnMut(&Line) -> Flow) -> Flow {
         let until = Instant::now() + POLL;
-        loop {
-            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        // Also when the nodes write without a pause, somebody must look after the processes.
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            match self.lines.recv_timeout(left) {
                 Ok(Reading::Line(line)) => {
                     self.keep(&line);
                     if on_line(&line) == Flow::Stop {
@@ -168,13 +169,11 @@ impl Group {
                     }
                 }
                 Ok(Reading::End(node)) => self.members[node - 1].streams_open -= 1,
-                Err(RecvTimeoutError::Timeout) => return Flow::Continue,
-                Err(RecvTimeoutError::Disconnected) => {
-                    std::thread::sleep(POLL);
-                    return Flow::Continue;
-                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(left),
             }
         }
+        Flow::Continue
     }
 
     fn keep(&mut self, line: &Line) {
@@ -191,7 +190,7 @@ impl Group {
     fn reap(&mut self) -> Option<(usize, ExitStatus)> {
         let mut failures = Vec::new();
         for member in self.members.iter_mut().filter(|member| member.status.is_none()) {
-            if let Ok(Some(status)) = member.child.try_wait() {
+            if let Ok(Some(status)) = reap(&mut member.child) {
                 member.status = Some((status, Instant::now()));
                 if !status.success() {
                     failures.push((member.node, status));
