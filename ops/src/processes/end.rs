@@ -2,7 +2,6 @@
 
 use super::signals;
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
@@ -38,13 +37,21 @@ impl Ending {
 
 /// The status of a child that has ended; before its id is given up, what it left running in its group is killed.
 pub(super) fn reap(child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
-    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    let pid = Pid::from_raw(i32::try_from(child.id()).map_err(std::io::Error::other)?);
-    if matches!(waitid(Id::Pid(pid), look), Ok(WaitStatus::StillAlive)) {
-        return Ok(None);
+    // Elsewhere a child's end is seen only when its id is given up, too late to name its group.
+    #[cfg(target_os = "linux")]
+    if has_ended(child) {
+        send(std::iter::once(&*child), Signal::SIGKILL);
     }
-    send(std::iter::once(&*child), Signal::SIGKILL);
     child.try_wait()
+}
+
+/// Whether the child has ended, without giving up its id.
+#[cfg(target_os = "linux")]
+fn has_ended(child: &Child) -> bool {
+    use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let id = i32::try_from(child.id()).map(|id| Id::Pid(Pid::from_raw(id)));
+    !matches!(id.map(|id| waitid(id, look)), Ok(Ok(WaitStatus::StillAlive)))
 }
 
 /// Signals each child's process group, so that what a node started ends with it.
