@@ -1,0 +1,40 @@
+//! `slowmo bench …`: the runtime against the limits of this machine, both measured in the same run.
+
+mod gossip;
+mod limits;
+mod node;
+mod raw_node;
+mod round;
+mod run;
+mod sizes;
+mod step;
+
+use crate::console::Console;
+use clap::Subcommand;
+pub use node::{BENCH_NODE, BenchNode};
+pub use raw_node::RawNode;
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Exact averages and outer rounds.
+    Round(round::RoundBench),
+    /// Synchronous gossip steps.
+    Gossip(gossip::GossipBench),
+    /// Steps in which nothing is due.
+    Step(step::StepBench),
+    /// The raw limits alone: QUIC, TCP, memory, and all-to-all QUIC between as many processes.
+    Limits(limits::Limits),
+}
+
+impl Bench {
+    /// Measures and reports.
+    pub fn run(self, console: Console) -> anyhow::Result<()> {
+        match self {
+            Self::Round(round) => round.run(console),
+            Self::Gossip(gossip) => gossip.run(console),
+            Self::Step(step) => step.run(console),
+            Self::Limits(limits) => limits.run(console),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Hidden `slowmo bench-node`: one node with synthetic parameters, timing its calls of `step`.
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use slowmo::{Config, Runtime, TensorError, Tensors, Worker};
+use slowmo_ops::processes::watch_launcher;
+use std::time::{Duration, Instant};
+
+/// The hidden subcommand.
+pub const BENCH_NODE: &str = "bench-node";
+/// Steps before the timed ones.
+const WARM_UP_STEPS: u32 = 2;
+/// Times that fit one line, which is bounded.
+const STEPS_PER_LINE: usize = 100;
+/// Inner learning rate; the slow step divides by it.
+const LEARNING_RATE: f32 = 0.1;
+
+/// One node of a measurement; its algorithm comes through `SLOWMO_*` variables.
+#[derive(Debug, Args)]
+pub struct BenchNode {
+    /// Float32 values of the model.
+    #[arg(long)]
+    parameters: usize,
+    /// Timed steps.
+    #[arg(long)]
+    steps: u32,
+    /// Pretended computation before each step.
+    #[arg(long, default_value_t = 0)]
+    compute_ms: u64,
+}
+
+/// What a node of a measurement tells, one JSON object a line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum NodeEvent {
+    /// Times of the next timed steps, in seconds; [`STEPS_PER_LINE`] at most.
+    Times {
+        /// In the order of the steps.
+        seconds: Vec<f64>,
+    },
+    /// After the last step.
+    Done(NodeTotals),
+}
+
+/// What a node counts over all timed steps.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeTotals {
+    /// UDP payload bytes sent in the timed steps.
+    pub sent_bytes: u64,
+    /// Packets lost in the timed steps.
+    pub lost_packets: u64,
+    /// Largest path MTU, in bytes.
+    pub mtu_bytes: u16,
+    /// Peak resident memory of the process, in bytes; 0 where the system does not tell.
+    pub peak_bytes: u64,
+}
+
+impl BenchNode {
+    /// Does this node's part and tells its times.
+    pub fn run(self) -> anyhow::Result<()> {
+        watch_launcher();
+        let runtime = Runtime::builder().config(Config::load()?).spawn()?;
+        let mut worker = runtime.worker(0)?;
+        let mut params = Synthetic::new(self.parameters);
+        worker.synchronize(&mut params)?;
+        let compute = Duration::from_millis(self.compute_ms);
+        for _ in 0..WARM_UP_STEPS {
+            timed_step(&mut worker, &mut params, compute)?;
+        }
+        let before = runtime.traffic();
+        let seconds = (0..self.steps).map(|_| timed_step(&mut worker, &mut params, compute)).collect::<Result<Vec<_>, _>>()?;
+        let after = runtime.traffic();
+        let totals = NodeTotals {
+            sent_bytes: after.sent_bytes.saturating_sub(before.sent_bytes),
+            lost_packets: after.lost_packets.saturating_sub(before.lost_packets),
+            mtu_bytes: after.mtu_bytes,
+            peak_bytes: peak_resident_bytes().unwrap_or(0),
+        };
+        for seconds in seconds.chunks(STEPS_PER_LINE) {
+            println!("{}", serde_json::to_string(&NodeEvent::Times { seconds: seconds.to_vec() })?);
+        }
+        println!("{}", serde_json::to_string(&NodeEvent::Done(totals))?);
+        worker.leave()?;
+        Ok(())
+    }
+}
+
+/// Seconds of one `step`, the pretended computation before it not counted.
+fn timed_step(worker: &mut Worker, params: &mut Synthetic, compute: Duration) -> Result<f64, slowmo::StepError> {
+    if !compute.is_zero() {
+        std::thread::sleep(compute);
+    }
+    let start = Instant::now();
+    worker.step(params, LEARNING_RATE)?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// One flat tensor of deterministic values.
+struct Synthetic(Vec<f32>);
+
+impl Synthetic {
+    fn new(parameters: usize) -> Self {
+        // A short cycle of exact values: cheap, finite, and not all equal.
+        Self((0..parameters).map(|index| (index % 1021) as f32 / 1024.0).collect())
+    }
+}
+
+impl Tensors for Synthetic {
+    fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
+        visit("synthetic", &self.0);
+        Ok(())
+    }
+
+    fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
+        visit("synthetic", &mut self.0);
+        Ok(())
+    }
+}
+
+/// `VmHWM` of this process.
+fn peak_resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+}

@@ -1,0 +1,122 @@
+//! `slowmo bench round`: exact averages and outer rounds, against plain quinn that moves the same bytes.
+
+use super::limits::{LimitsReport, plain_quinn_ms, single_limits};
+use super::run::{Figures, Measurement, ratio};
+use super::sizes::Sizes;
+use crate::console::{Console, table};
+use clap::Args;
+use serde::Serialize;
+use slowmo_ops::processes::catch_signals;
+
+/// Only exact averages, at every step.
+const AVERAGE: [(&str, &str); 4] = [("SLOWMO_BASE", "local_sgd"), ("SLOWMO_FREQUENCY", "1"), ("SLOWMO_ALPHA", "1"), ("SLOWMO_BETA", "0")];
+/// Only outer rounds, at every step.
+const OUTER_ROUND: [(&str, &str); 3] = [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", "1"), ("SLOWMO_BETA", "0.5")];
+
+/// Exact averages and outer rounds over QUIC on loopback.
+#[derive(Debug, Args)]
+pub struct RoundBench {
+    #[command(flatten)]
+    sizes: Sizes,
+    /// Timed rounds of each kind, after two to warm up.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+}
+
+/// What `bench round` reports.
+#[derive(Debug, Serialize)]
+struct Report {
+    command: &'static str,
+    #[serde(flatten)]
+    sizes: Sizes,
+    rounds: u32,
+    average: Compared,
+    outer_round: Compared,
+    /// Of the outer round: 1 is as fast as quinn alone.
+    round_rate_vs_plain_quinn: f64,
+    limits: LimitsReport,
+}
+
+/// A measurement beside plain quinn with the same bytes, measured before and after it.
+#[derive(Debug, Serialize)]
+pub struct Compared {
+    /// The runtime.
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// Mean of the medians before and after.
+    pub plain_quinn_ms: f64,
+    /// `plain_quinn_ms / p50_ms`.
+    pub rate_vs_plain_quinn: f64,
+}
+
+impl RoundBench {
+    /// Measures and reports.
+    pub fn run(self, console: Console) -> anyhow::Result<()> {
+        self.sizes.check()?;
+        catch_signals();
+        let limits = single_limits(console, self.sizes.model_bytes())?;
+        let average = self.measurement("exact averages", &AVERAGE, self.sizes.average_bytes()).compare(console)?;
+        let outer_round = self.measurement("outer rounds", &OUTER_ROUND, self.sizes.outer_round_bytes()).compare(console)?;
+        let round_rate_vs_plain_quinn = outer_round.rate_vs_plain_quinn;
+        let report = Report {
+            command: "bench round",
+            rounds: self.rounds,
+            average,
+            outer_round,
+            round_rate_vs_plain_quinn,
+            limits,
+            sizes: self.sizes,
+        };
+        console.result(report.to_table(), &report)
+    }
+
+    fn measurement<'a>(&'a self, what: &'a str, settings: &'a [(&'a str, &'a str)], ideal_bytes: f64) -> Measurement<'a> {
+        Measurement { what, sizes: &self.sizes, settings, steps: self.rounds, compute_ms: 0, ideal_bytes }
+    }
+}
+
+impl Measurement<'_> {
+    /// Measures plain quinn, this, and plain quinn again: the machine's other load changes under way.
+    pub fn compare(&self, console: Console) -> anyhow::Result<Compared> {
+        let before = plain_quinn_ms(console, self.sizes, self.ideal_bytes)?;
+        let figures = self.run(console)?;
+        let after = plain_quinn_ms(console, self.sizes, self.ideal_bytes)?;
+        let plain_quinn_ms = f64::midpoint(before, after);
+        let rate_vs_plain_quinn = ratio(plain_quinn_ms, figures.p50_ms);
+        Ok(Compared { figures, plain_quinn_ms, rate_vs_plain_quinn })
+    }
+}
+
+impl Compared {
+    /// Rows of a table: what, figure; `ideal_bytes` as the measurement's.
+    pub fn rows(&self, name: &str, ideal_bytes: f64) -> Vec<[String; 2]> {
+        let figures = &self.figures;
+        let mebibytes = |bytes: f64| bytes / f64::from(1 << 20);
+        vec![
+            [format!("{name}: p50 (min – max)"), format!("{:.1} ms ({:.1} – {:.1})", figures.p50_ms, figures.min_ms, figures.max_ms)],
+            ["  model bytes / time".into(), format!("{:.2} GB/s", figures.algorithm_bandwidth_gb_per_s)],
+            [
+                "  sent by each node, and against the ideal".into(),
+                format!(
+                    "{:.1} MiB, × {:.3} of {:.1}",
+                    mebibytes(figures.sent_bytes_per_node),
+                    figures.sent_vs_ideal,
+                    mebibytes(ideal_bytes)
+                ),
+            ],
+            ["  peak memory of a node process".into(), format!("{:.1} × model", figures.peak_memory_models)],
+            ["  plain quinn, same processes and bytes".into(), format!("{:.1} ms", self.plain_quinn_ms)],
+            ["  rate against plain quinn".into(), format!("{:.2}", self.rate_vs_plain_quinn)],
+        ]
+    }
+}
+
+impl Report {
+    fn to_table(&self) -> comfy_table::Table {
+        let mut rows = self.average.rows("exact average", self.sizes.average_bytes());
+        rows.extend(self.outer_round.rows("outer round", self.sizes.outer_round_bytes()));
+        rows.extend(self.limits.rows());
+        let title = format!("{} nodes, {} MiB, {} rounds", self.sizes.nodes, self.sizes.mib, self.rounds);
+        table([title.as_str(), "figure"], rows)
+    }
+}

@@ -1,0 +1,76 @@
+//! How large a measurement is, and how many bytes the algorithm must move for it.
+
+use anyhow::ensure;
+use clap::Args;
+use serde::Serialize;
+use slowmo_ops::processes::NODES_MAX;
+
+/// Replicas of each shard's momentum, `R`, as the runtime keeps them by default.
+pub const REPLICAS: u16 = 1;
+/// Largest model of a measurement, in MiB.
+const MODEL_MIB_MAX: i64 = 16 * 1024;
+
+/// Nodes and model size of a measurement.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct Sizes {
+    /// Node processes, `W`.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=NODES_MAX as i64))]
+    pub nodes: u16,
+    /// Model size in MiB (float32 values).
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MODEL_MIB_MAX))]
+    #[serde(rename = "model_mib")]
+    pub mib: u32,
+}
+
+impl Sizes {
+    /// Bytes of the model.
+    pub fn model_bytes(&self) -> u64 {
+        u64::from(self.mib) << 20
+    }
+
+    /// Float32 values of the model.
+    pub fn parameters(&self) -> usize {
+        (self.model_bytes() / 4) as usize
+    }
+
+    /// Bytes that each node sends in an exact average: `2(W−1)/W` of the model.
+    pub fn average_bytes(&self) -> f64 {
+        let nodes = f64::from(self.nodes);
+        2.0 * (nodes - 1.0) / nodes * self.model_bytes() as f64
+    }
+
+    /// Bytes that each node sends in an outer round: an exact average, and `R/W` for the momentum's replicas.
+    pub fn outer_round_bytes(&self) -> f64 {
+        let replicas = f64::from(REPLICAS.min(self.nodes - 1));
+        self.average_bytes() + replicas / f64::from(self.nodes) * self.model_bytes() as f64
+    }
+
+    /// Bytes that each node sends in one gossip with one peer.
+    pub fn gossip_bytes(&self) -> f64 {
+        if self.nodes > 1 { self.model_bytes() as f64 } else { 0.0 }
+    }
+
+    /// Whether the machine has the memory; each node needs a few copies of the model.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let needed = self.model_bytes() * u64::from(self.nodes);
+        ensure!(needed <= 64 << 30, "{} nodes of {} MiB: keep the product below 64 GiB", self.nodes, self.mib);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_a_round_follow_the_formula() {
+        let sizes = |nodes| Sizes { nodes, mib: 64 };
+        let model = f64::from(64 << 20);
+        for (nodes, average, outer, gossip) in [(1, 0.0, 0.0, 0.0), (2, 1.0, 1.5, 1.0), (4, 1.5, 1.75, 1.0)] {
+            let sizes = sizes(nodes);
+            assert!((sizes.average_bytes() - average * model).abs() < 1.0, "{nodes}");
+            assert!((sizes.outer_round_bytes() - outer * model).abs() < 1.0, "{nodes}");
+            assert!((sizes.gossip_bytes() - gossip * model).abs() < 1.0, "{nodes}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Live progress: a bar for each node on a terminal, plain lines elsewhere.
+
+use crate::console::Console;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+/// On outputs that are no terminal, one line each so many agreed rounds.
+const ROUNDS_PER_LINE: u64 = 5;
+/// A node's bar.
+const BAR: &str = "{prefix} {bar:32.cyan/238} {pos:>4}/{len} steps  {msg}";
+/// Digits of a digest that are shown while it changes.
+const DIGEST_DIGITS: usize = 16;
+
+/// What is known of a node.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    step: u64,
+    loss: Option<f64>,
+    rounds: u64,
+}
+
+/// The terminal, or whatever standard output is.
+pub struct View {
+    console: Console,
+    nodes: Vec<Progress>,
+    agreed: u64,
+    bars: Option<Bars>,
+}
+
+struct Bars {
+    all: MultiProgress,
+    of_node: Vec<ProgressBar>,
+    footer: ProgressBar,
+}
+
+impl View {
+    /// Of `nodes` nodes that train for `steps` inner steps.
+    pub fn new(console: Console, nodes: usize, steps: u64) -> Self {
+        let bars = console.bars().map(|target| Bars::new(MultiProgress::with_draw_target(target), nodes, steps));
+        Self { console, nodes: vec![Progress::default(); nodes], agreed: 0, bars }
+    }
+
+    /// A node completed `step` inner steps.
+    pub fn step(&mut self, node: usize, step: u64, loss: f64) {
+        let progress = &mut self.nodes[node - 1];
+        (progress.step, progress.loss) = (step, Some(loss));
+        self.draw(node);
+    }
+
+    /// A node closed its so many-th round.
+    pub fn round(&mut self, node: usize, rounds: u64) {
+        self.nodes[node - 1].rounds = rounds;
+        self.draw(node);
+    }
+
+    /// All nodes told the same digest.
+    pub fn agreed(&mut self, round: u64, step: u64, digest: &str) {
+        self.agreed += 1;
+        let (digest, nodes) = (digest.get(..DIGEST_DIGITS).unwrap_or(digest), self.nodes.len());
+        if let Some(bars) = &self.bars {
+            bars.footer.set_message(format!("outer round {round}: digest {digest}, bit-identical on all {nodes} nodes"));
+        } else if self.agreed.is_multiple_of(ROUNDS_PER_LINE) {
+            let losses: Vec<String> = self.nodes.iter().map(Progress::loss_text).collect();
+            let losses = losses.join(" ");
+            self.console.say(format!("step {step:>5}  round {round:>4}  digest {digest} on all {nodes} nodes  loss {losses}"));
+        }
+    }
+
+    /// Shows something else without disturbing the bars.
+    pub fn above(&self, show: impl FnOnce()) {
+        match &self.bars {
+            Some(bars) => bars.all.suspend(show),
+            None => show(),
+        }
+    }
+
+    /// Leaves the bars as they are; what follows appears below.
+    pub fn close(&self) {
+        if let Some(bars) = &self.bars {
+            bars.of_node.iter().chain([&bars.footer]).for_each(ProgressBar::abandon);
+        }
+    }
+
+    fn draw(&self, node: usize) {
+        let Some(bar) = self.bars.as_ref().and_then(|bars| bars.of_node.get(node - 1)) else { return };
+        let progress = self.nodes[node - 1];
+        bar.set_position(progress.step);
+        bar.set_message(format!("loss {}  round {:>3}", progress.loss_text(), progress.rounds));
+    }
+}
+
+impl Progress {
+    fn loss_text(&self) -> String {
+        self.loss.map_or_else(|| "  –   ".to_owned(), |loss| format!("{loss:.4}"))
+    }
+}
+
+impl Bars {
+    fn new(all: MultiProgress, nodes: usize, steps: u64) -> Self {
+        // A template that does not parse would fall back to indicatif's own bar.
+        let style = ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━━─");
+        let plain = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar = |node: usize| {
+            let bar = all.add(ProgressBar::new(steps).with_style(style.clone()));
+            bar.set_prefix(format!("node {node:>2}"));
+            bar.set_message("meets the others");
+            bar
+        };
+        let of_node = (1..=nodes).map(bar).collect();
+        let footer = all.add(ProgressBar::new(1).with_style(plain));
+        footer.set_message("no outer round yet");
+        Self { all, of_node, footer }
+    }
+}

@@ -1,0 +1,69 @@
+//! One file per command. May start node processes and write to the terminal; everything else is the libraries' work.
+
+mod bench;
+mod demo;
+mod keygen;
+mod launch;
+
+use crate::console::Console;
+use clap::{Parser, Subcommand};
+use slowmo_ops::processes::{START_NODE, become_node};
+use std::ffi::OsString;
+
+/// Trains model replicas on many nodes together: SlowMo, LocalSGD and gossip.
+#[derive(Debug, Parser)]
+#[command(name = "slowmo", version, arg_required_else_help = true, propagate_version = true)]
+pub struct Cli {
+    /// Print one JSON object as the last line of standard output; people's output goes to standard error.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// The tour: node processes train on handwritten digits, with live progress and a final table.
+    Demo(demo::Demo),
+    /// Make a cluster key: 32 random bytes that every node of a cluster shares.
+    Keygen(keygen::Keygen),
+    /// Run N node processes of a training binary on this machine.
+    Launch(launch::Launch),
+    /// Measure rounds, gossip and steps against the limits of this machine, taken in the same run.
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// A child on its way to become a node.
+    #[command(name = START_NODE, hide = true)]
+    StartNode {
+        /// The node's binary and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+    /// One process of a raw transfer.
+    #[command(name = slowmo_ops::limits::RAW_NODE, hide = true)]
+    RawNode(bench::RawNode),
+    /// One node of a measurement.
+    #[command(name = bench::BENCH_NODE, hide = true)]
+    BenchNode(bench::BenchNode),
+    /// One node of the demo.
+    #[command(name = demo::DEMO_NODE, hide = true)]
+    DemoNode(demo::DemoNode),
+}
+
+impl Command {
+    /// Runs it.
+    pub fn run(self, console: &Console) -> anyhow::Result<()> {
+        match self {
+            Self::Demo(demo) => demo.run(*console),
+            Self::Keygen(keygen) => keygen.run(*console),
+            Self::Launch(launch) => launch.run(*console),
+            Self::Bench(bench) => bench.run(*console),
+            Self::StartNode { command } => Err(become_node(&command).into()),
+            Self::RawNode(raw_node) => raw_node.run(),
+            Self::BenchNode(bench_node) => bench_node.run(),
+            Self::DemoNode(demo_node) => demo_node.run(),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What people and programs see. With `--json` standard output carries one JSON object as its last line, and everything
+//! for people goes to standard error.
+
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::ProgressDrawTarget;
+use serde::Serialize;
+use slowmo_ops::processes::{Line, Stream};
+use std::io::{IsTerminal, Write};
+
+/// Colours of the node prefixes, by node; readable on dark and light grounds.
+const NODE_COLOURS: [u8; 6] = [36, 33, 35, 32, 34, 31];
+
+/// The two outputs of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Console {
+    json: bool,
+}
+
+impl Console {
+    /// `json`: programs read standard output.
+    pub fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Whether programs read standard output.
+    pub fn is_json(self) -> bool {
+        self.json
+    }
+
+    /// A line for people. A closed pipe is no error: nobody wants the line.
+    pub fn say(self, text: impl std::fmt::Display) {
+        let _nobody_reads = if self.json { writeln!(std::io::stderr(), "{text}") } else { writeln!(std::io::stdout(), "{text}") };
+    }
+
+    /// A line about what is going on, for people who wait; always on standard error.
+    pub fn progress(self, text: impl std::fmt::Display) {
+        let _nobody_reads = writeln!(std::io::stderr(), "{text} …");
+    }
+
+    /// The result: a table or text for people, an object for programs.
+    pub fn result(self, text: impl std::fmt::Display, object: &impl Serialize) -> anyhow::Result<()> {
+        self.say(text);
+        if self.json {
+            let _nobody_reads = writeln!(std::io::stdout(), "{}", serde_json::to_string(object)?);
+        }
+        Ok(())
+    }
+
+    /// Why the command failed.
+    pub fn failure(self, error: &anyhow::Error) {
+        let _nobody_reads = writeln!(std::io::stderr(), "error: {error:#}");
+        if self.json {
+            let object = serde_json::json!({ "succeeded": false, "error": format!("{error:#}") });
+            let _nobody_reads = writeln!(std::io::stdout(), "{object}");
+        }
+    }
+
+    /// A node's line behind its prefix, on the stream where the node wrote it.
+    pub fn node_line(self, line: &Line) {
+        let to_error = self.json || line.stream == Stream::Error;
+        let coloured = is_coloured(if to_error { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() });
+        let prefix = match NODE_COLOURS.get((line.node - 1) % NODE_COLOURS.len()) {
+            Some(colour) if coloured => format!("\x1b[{colour}m[node {}]\x1b[0m", line.node),
+            _ => format!("[node {}]", line.node),
+        };
+        let _nobody_reads = if to_error {
+            writeln!(std::io::stderr(), "{prefix} {}", line.text)
+        } else {
+            writeln!(std::io::stdout(), "{prefix} {}", line.text)
+        };
+    }
+
+    /// Where progress bars go; `None` if the output is no terminal, or programs read it.
+    pub fn bars(self) -> Option<ProgressDrawTarget> {
+        let watched = std::io::stderr().is_terminal() && (self.json || std::io::stdout().is_terminal());
+        watched.then(ProgressDrawTarget::stderr)
+    }
+}
+
+/// A table with a header; all columns but the first to the right.
+pub fn table<const COLUMNS: usize>(header: [&str; COLUMNS], rows: impl IntoIterator<Item = [String; COLUMNS]>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED.with_rounded_corners()).set_header(header).add_rows(rows);
+    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+}
+
+fn is_coloured(terminal: bool) -> bool {
+    terminal && std::env::var_os("NO_COLOR").is_none()
+}

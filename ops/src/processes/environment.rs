@@ -1,0 +1,166 @@
+//! What a node process is told: its program, its environment, the private folder it shares with the others.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The node's id, from 1.
+pub const NODE_ID: &str = "SLOWMO_NODE_ID";
+/// Where the node listens; port 0 lets the system choose.
+pub const LISTEN: &str = "SLOWMO_LISTEN";
+/// Folder in which the nodes find each other's addresses.
+pub const RENDEZVOUS: &str = "SLOWMO_RENDEZVOUS";
+/// Nodes that found the cluster.
+pub const MIN_NODES: &str = "SLOWMO_MIN_NODES";
+/// File with the cluster key.
+pub const CLUSTER_KEY_FILE: &str = "SLOWMO_CLUSTER_KEY_FILE";
+/// Devices, so workers, of the node.
+pub const DEVICES: &str = "SLOWMO_DEVICES";
+/// Process id of the launcher, with which its nodes end.
+pub const LAUNCHER_PID: &str = "SLOWMO_LAUNCHER_PID";
+
+/// Variables by which a user names credentials of their own; at most one kind may be set.
+const CREDENTIALS: [&str; 5] =
+    ["SLOWMO_CLUSTER_KEY", CLUSTER_KEY_FILE, "SLOWMO_TLS_CA_FILE", "SLOWMO_TLS_CERTIFICATE_FILE", "SLOWMO_TLS_KEY_FILE"];
+/// What every variable of a node begins with.
+const PREFIX: &str = "SLOWMO_";
+/// The log filter, which is passed on always.
+const LOG: &str = "SLOWMO_LOG";
+
+/// What to start, how often, and what each process is told.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The binary; looked up in `PATH` when it is a bare name.
+    pub program: PathBuf,
+    /// Its arguments, the same for every node.
+    pub arguments: Vec<OsString>,
+    /// Node processes, at most [`super::NODES_MAX`].
+    pub nodes: usize,
+    /// Workers of each node; `None` leaves it to the node.
+    pub workers: Option<usize>,
+    /// The cluster key; `None` leaves it to the credentials in this process's environment, or else makes a key that
+    /// lasts as long as the launch.
+    pub cluster_key_file: Option<PathBuf>,
+    /// The nodes do not see the `SLOWMO_*` variables of this process, but for the log filter.
+    pub isolated: bool,
+    /// The nodes are ended after this time.
+    pub time_max: Option<Duration>,
+    /// More variables, the same for every node.
+    pub environment: Vec<(String, OsString)>,
+}
+
+impl Plan {
+    /// `nodes` copies of `program` without arguments.
+    #[must_use]
+    pub fn new(program: impl Into<PathBuf>, nodes: usize) -> Self {
+        Self {
+            program: program.into(),
+            arguments: Vec::new(),
+            nodes,
+            workers: None,
+            cluster_key_file: None,
+            isolated: false,
+            time_max: None,
+            environment: Vec::new(),
+        }
+    }
+
+    /// Shields the nodes from this process's settings and ends them after `time_max`.
+    #[must_use]
+    pub fn isolated(mut self, time_max: Duration) -> Self {
+        (self.isolated, self.time_max) = (true, Some(time_max));
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn arguments<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// Adds a variable.
+    #[must_use]
+    pub fn variable(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.environment.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Every variable of node `node`, in a fixed order; the plan's own come last and win.
+    pub(super) fn variables_of(&self, node: usize, folder: &Path, cluster_key_file: Option<&Path>) -> Vec<(String, OsString)> {
+        let mut variables: Vec<(String, OsString)> = vec![
+            (NODE_ID.into(), node.to_string().into()),
+            (LISTEN.into(), "127.0.0.1:0".into()),
+            (RENDEZVOUS.into(), folder.into()),
+            (MIN_NODES.into(), self.nodes.to_string().into()),
+            (LAUNCHER_PID.into(), std::process::id().to_string().into()),
+        ];
+        variables.extend(cluster_key_file.map(|file| (CLUSTER_KEY_FILE.into(), file.into())));
+        variables.extend(self.workers.map(|workers| (DEVICES.into(), workers.to_string().into())));
+        variables.extend(self.environment.iter().cloned());
+        variables
+    }
+
+    /// Names among `inherited` that the nodes must not see.
+    pub(super) fn hidden_variables(&self, inherited: impl Iterator<Item = OsString>) -> Vec<OsString> {
+        let is_hidden = |name: &OsString| {
+            let Some(name) = name.to_str() else { return false };
+            let replaced = self.cluster_key_file.is_some() && CREDENTIALS.contains(&name);
+            name.starts_with(PREFIX) && name != LOG && (self.isolated || replaced)
+        };
+        inherited.filter(is_hidden).collect()
+    }
+
+    /// Whether the launch must make a cluster key: the user named no credentials.
+    pub(super) fn needs_cluster_key(&self, inherited: impl Iterator<Item = OsString>) -> bool {
+        let mut inherited = inherited;
+        let mut given = || inherited.any(|name| CREDENTIALS.iter().any(|credential| name == *credential));
+        self.cluster_key_file.is_none() && (self.isolated || !given())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(list: &[&str]) -> impl Iterator<Item = OsString> {
+        list.iter().map(OsString::from).collect::<Vec<_>>().into_iter()
+    }
+
+    #[test]
+    fn the_users_credentials_are_respected_and_never_doubled() {
+        let inherited = ["HOME", "SLOWMO_LOG", "SLOWMO_TAU", "SLOWMO_CLUSTER_KEY"];
+        let plain = Plan::new("x", 2);
+        assert!(plain.needs_cluster_key(names(&["HOME", "SLOWMO_TAU"])));
+        assert!(!plain.needs_cluster_key(names(&inherited)));
+        assert!(plain.hidden_variables(names(&inherited)).is_empty());
+        let with_file = Plan { cluster_key_file: Some("key".into()), ..plain.clone() };
+        assert!(!with_file.needs_cluster_key(names(&inherited)));
+        assert_eq!(with_file.hidden_variables(names(&inherited)), ["SLOWMO_CLUSTER_KEY"]);
+        let isolated = plain.isolated(Duration::from_secs(1));
+        assert!(isolated.needs_cluster_key(names(&inherited)));
+        assert_eq!(isolated.hidden_variables(names(&inherited)), ["SLOWMO_TAU", "SLOWMO_CLUSTER_KEY"]);
+    }
+
+    #[test]
+    fn a_node_is_told_its_identity() {
+        let plan = Plan { workers: Some(2), ..Plan::new("x", 3).variable("SLOWMO_TAU", "12") };
+        let told: Vec<_> = plan
+            .variables_of(2, Path::new("/f"), Some(Path::new("/k")))
+            .into_iter()
+            .map(|(name, value)| format!("{name}={}", value.display()))
+            .collect();
+        let launcher = format!("SLOWMO_LAUNCHER_PID={}", std::process::id());
+        let expected = [
+            "SLOWMO_NODE_ID=2",
+            "SLOWMO_LISTEN=127.0.0.1:0",
+            "SLOWMO_RENDEZVOUS=/f",
+            "SLOWMO_MIN_NODES=3",
+            &launcher,
+            "SLOWMO_CLUSTER_KEY_FILE=/k",
+            "SLOWMO_DEVICES=2",
+            "SLOWMO_TAU=12",
+        ];
+        assert_eq!(told, expected);
+    }
+}

@@ -1,0 +1,82 @@
+//! Output of a child, line by line, in bounded memory.
+
+use std::io::{BufRead, BufReader, Read};
+use std::sync::mpsc::SyncSender;
+
+/// Longest line passed on as one; longer ones are cut into pieces of this many bytes.
+pub const LINE_BYTES_MAX: usize = 8 * 1024;
+/// Lines that wait for the reader before the children's writes block.
+pub(super) const LINES_WAITING_MAX: usize = 1024;
+
+/// Which of the two streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Output,
+    /// Standard error.
+    Error,
+}
+
+/// A line, without its end, invalid UTF-8 replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The node, from 1.
+    pub node: usize,
+    /// Where it wrote.
+    pub stream: Stream,
+    /// What it wrote.
+    pub text: String,
+}
+
+/// What a reading thread reports.
+#[derive(Debug)]
+pub(super) enum Reading {
+    /// One line.
+    Line(Line),
+    /// No more lines from this node's stream.
+    End(usize),
+}
+
+/// Starts a thread that sends `source`'s lines, then [`Reading::End`]; it ends early when nobody listens.
+pub(super) fn forward(node: usize, stream: Stream, source: impl Read + Send + 'static, to: SyncSender<Reading>) -> std::io::Result<()> {
+    let run = move || {
+        let mut source = BufReader::new(source);
+        let mut bytes = Vec::new();
+        while read_line(&mut source, &mut bytes) {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            if to.send(Reading::Line(Line { node, stream, text })).is_err() {
+                return;
+            }
+        }
+        let _nobody_listens = to.send(Reading::End(node));
+    };
+    std::thread::Builder::new().name(format!("lines-{node}")).spawn(run).map(drop)
+}
+
+/// Reads one line, or [`LINE_BYTES_MAX`] bytes of it; `false` at the end or on an error.
+fn read_line(source: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
+    line.clear();
+    if !matches!(source.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', line), Ok(1..)) {
+        return false;
+    }
+    while matches!(line.last(), Some(b'\n' | b'\r')) {
+        line.pop();
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_bounded_and_lose_their_ends() {
+        let long = "x".repeat(LINE_BYTES_MAX + 3);
+        let text = format!("one\r\n\n{long}\nlast");
+        let (mut source, mut line, mut lines) = (text.as_bytes(), Vec::new(), Vec::new());
+        while read_line(&mut source, &mut line) {
+            lines.push(String::from_utf8_lossy(&line).into_owned());
+        }
+        assert_eq!(lines, ["one", "", &long[..LINE_BYTES_MAX], "xxx", "last"]);
+    }
+}

@@ -1,0 +1,21 @@
+//! Node processes of one machine: started together, read line by line, ended together, never left behind.
+//!
+//! May start processes and threads, send signals to the processes it started, and write into one temporary folder.
+
+mod end;
+mod environment;
+mod group;
+mod launcher;
+mod lines;
+mod signals;
+mod start;
+
+pub use environment::{DEVICES, LAUNCHER_PID, NODE_ID, Plan, RENDEZVOUS};
+pub use group::{Flow, GroupError, NodeFailure, supervise};
+pub use launcher::watch_launcher;
+pub use lines::{LINE_BYTES_MAX, Line, Stream};
+pub use signals::catch_signals;
+pub use start::{START_NODE, StartError, become_node};
+
+/// Most node processes of one launch.
+pub const NODES_MAX: usize = 64;

@@ -1,0 +1,48 @@
+//! Ctrl-C and SIGTERM, taken by a thread instead of a handler.
+
+use nix::sys::signal::{SigSet, Signal};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+/// The last signal caught; 0 before the first.
+static LAST: AtomicI32 = AtomicI32::new(0);
+/// Signals caught so far.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Signals that end a launch.
+fn ending() -> SigSet {
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect()
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP end the groups of this process instead of the process itself.
+///
+/// Call it once, on the main thread, before any other thread exists. If the system refuses, the signals keep their
+/// usual effect, and the nodes die with this process.
+pub fn catch_signals() {
+    if ending().thread_block().is_err() {
+        return;
+    }
+    let wait = || {
+        while let Ok(signal) = ending().wait() {
+            LAST.store(signal as i32, Ordering::Relaxed);
+            COUNT.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    if std::thread::Builder::new().name("signals".into()).spawn(wait).is_err() {
+        release();
+    }
+}
+
+/// Gives the signals their usual effect again; a child inherits what its parent blocked.
+pub(super) fn release() {
+    let _refused = ending().thread_unblock();
+}
+
+/// The last signal caught.
+pub(super) fn caught() -> Option<Signal> {
+    Signal::try_from(LAST.load(Ordering::Relaxed)).ok()
+}
+
+/// How many signals were caught: the second one asks for haste.
+pub(super) fn count() -> u32 {
+    COUNT.load(Ordering::Relaxed)
+}

@@ -1,0 +1,97 @@
+//! The binary as a user meets it: keys, usage errors, exit codes, JSON. Starts processes, writes into temporary folders.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+
+fn slowmo(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_slowmo")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn last_object(output: &Output) -> serde_json::Value {
+    serde_json::from_str(text(&output.stdout).lines().last().unwrap()).unwrap()
+}
+
+fn is_key(key: &str) -> bool {
+    key.len() == 64 && key.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+#[test]
+fn keygen_prints_a_new_key_each_time() {
+    let (one, other) = (slowmo(&["keygen"]), slowmo(&["keygen"]));
+    assert!(one.status.success());
+    assert!(is_key(text(&one.stdout).trim_end()));
+    assert_ne!(one.stdout, other.stdout);
+    let json = slowmo(&["keygen", "--json"]);
+    assert!(is_key(last_object(&json)["cluster_key"].as_str().unwrap()));
+}
+
+#[test]
+fn keygen_writes_a_private_file_and_never_overwrites() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cluster.key");
+    let path = file.to_str().unwrap();
+    assert!(slowmo(&["keygen", "--out", path]).status.success());
+    let key = std::fs::read_to_string(&file).unwrap();
+    assert!(is_key(key.trim_end()));
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let again = slowmo(&["keygen", "--out", path, "--json"]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(text(&again.stderr).contains("was left as it is"), "{}", text(&again.stderr));
+    assert_eq!(last_object(&again)["succeeded"], false);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), key);
+}
+
+#[test]
+fn arguments_that_make_no_sense_exit_with_2() {
+    let cases: [&[&str]; 9] = [
+        &[],
+        &["fly"],
+        &["launch", "--nodes", "2"],
+        &["launch", "--", "true"],
+        &["launch", "--nodes", "0", "--", "true"],
+        &["launch", "--nodes", "1000", "--", "true"],
+        &["launch", "--nodes", "2", "--gpus", "1", "--workers", "1", "--", "true"],
+        &["demo", "--steps", "0"],
+        &["bench", "round", "--mib", "many"],
+    ];
+    for case in cases {
+        let output = slowmo(case);
+        assert_eq!(output.status.code(), Some(2), "{case:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("Usage:") || text(&output.stderr).contains("--help"), "{case:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_launched_is_told_once_and_exits_with_1() {
+    let cases: [(&[&str], &str); 4] = [
+        (&["launch", "--nodes", "2", "--gpus", "1", "--", "true"], "this build has no CUDA device; the cpu device is used without --gpus"),
+        (&["launch", "--nodes", "2", "--", "./no-such-binary"], "there is no binary ./no-such-binary"),
+        (&["launch", "--nodes", "2", "--", "no-such-binary"], "there is no binary no-such-binary in PATH"),
+        (&["launch", "--nodes", "2", "--cluster-key-file", "no-such-key", "--", "true"], "cannot read the cluster key file no-such-key"),
+    ];
+    for (case, expected) in cases {
+        let output = slowmo(case);
+        assert_eq!(output.status.code(), Some(1), "{case:?}");
+        let error = text(&output.stderr);
+        assert!(error.contains(expected) && error.lines().count() == 1, "{case:?}: {error}");
+    }
+}
+
+#[test]
+fn raw_limits_are_reported_as_one_object() {
+    let output = slowmo(&["bench", "limits", "--nodes", "3", "--mib", "2", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout).lines().count(), 1);
+    let report = last_object(&output);
+    for limit in ["quic_stream_gb_per_s", "tcp_stream_gb_per_s", "memory_copy_gb_per_s"] {
+        assert!(report["limits"][limit].as_f64().unwrap() > 0.0, "{report}");
+    }
+    for time in ["plain_quinn_average_ms", "plain_quinn_outer_round_ms", "plain_quinn_gossip_ms"] {
+        assert!(report[time].as_f64().unwrap() > 0.0, "{report}");
+    }
+}
