@@ -330,8 +330,8 @@ conformance! {
 async fn arrivals(seed: u64) -> Vec<NodeId> {
     let mut nodes = Kind::Memory(MemoryHub::new(Some(seed))).cluster(3).await;
     for index in 0..20u8 {
-        for from in 1..3 {
-            nodes[from].transport.send_control(NodeId(0), vec![index].into()).unwrap();
+        for from in &nodes[1..] {
+            from.transport.send_control(NodeId(0), vec![index].into()).unwrap();
         }
     }
     let mut order = Vec::new();
