@@ -325,3 +325,28 @@ conformance! {
     over_faulty: Kind::Faulty(MemoryHub::new(None));
     over_quic: Kind::Quic;
 }
+
+/// Who was heard in which order, when two nodes send to a third at the same time.
+async fn arrivals(seed: u64) -> Vec<NodeId> {
+    let mut nodes = Kind::Memory(MemoryHub::new(Some(seed))).cluster(3).await;
+    for index in 0..20u8 {
+        for from in &nodes[1..] {
+            from.transport.send_control(NodeId(0), vec![index].into()).unwrap();
+        }
+    }
+    let mut order = Vec::new();
+    for _ in 0..40 {
+        order.push(nodes[0].next_control().await.0);
+    }
+    order
+}
+
+#[tokio::test]
+async fn seeds_change_the_order_between_peers() {
+    let mut orders = Vec::new();
+    for seed in 0..4 {
+        orders.push(arrivals(seed).await);
+    }
+    orders.dedup();
+    assert!(orders.len() > 1, "four seeds, one order");
+}
