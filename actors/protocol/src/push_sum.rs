@@ -70,6 +70,27 @@ mod tests {
     }
 
     #[test]
+    fn shares_and_scales_by_out_degree() {
+        let cases = [(1.0, 0, 1.0, 1.0), (1.0, 1, 0.5, 0.5), (1.0, 3, 0.25, 0.25), (2.0, 1, 0.5, 1.0), (0.75, 2, 1.0 / 3.0, 0.25)];
+        for (weight, degree, scale, share) in cases {
+            let split = split(weight, degree);
+            assert!((f64::from(split.scale) - scale).abs() < 1e-7 && (split.share - share).abs() < 1e-15, "{weight} over {degree}");
+        }
+    }
+
+    #[test]
+    fn escrow_reaches_over_all_steps_of_one_peer_only() {
+        let mut escrow = Escrow::default();
+        for (peer, step) in [(1, 0), (2, 0), (2, u64::MAX), (3, 0)] {
+            escrow.deposit(NodeId(peer), Step(step), 0.25);
+        }
+        assert_eq!(escrow.reclaim(NodeId(9)), []);
+        assert_eq!(escrow.reclaim(NodeId(2)), [(Step(0), 0.25), (Step(u64::MAX), 0.25)]);
+        assert_eq!((escrow.total(), escrow.messages()), (0.5, 2));
+        assert_eq!(escrow.release(NodeId(1), Step(1)), 0.0, "another step's message is not released");
+    }
+
+    #[test]
     fn escrow_gives_back_what_was_not_acknowledged() {
         let mut escrow = Escrow::default();
         escrow.deposit(NodeId(2), Step(1), 0.5);

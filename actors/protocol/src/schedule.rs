@@ -121,9 +121,53 @@ mod tests {
     }
 
     #[test]
-    fn average_every_replaces_the_gossip() {
-        let mut sgp = algorithm(Base::Sgp { peers_per_step: 1 }, None);
-        sgp.average_every = Some(4);
-        assert_eq!(trace(&sgp, 8), "gggaggga");
+    fn average_every_wakes_up_whatever_the_base() {
+        let (local, sgp) = (Base::LocalSgd { frequency: 3 }, Base::Sgp { peers_per_step: 1 });
+        let cases = [
+            (sgp, None, 4, "gggaggga"),
+            (sgp, None, 1, "aaaaaaaa"),
+            (sgp, Some((3, true, true)), 4, "ggSagSga"),
+            (sgp, Some((4, true, true)), 4, "gggSgggS"),
+            (sgp, Some((4, false, false)), 2, "gagAgagA"),
+            (sgp, Some((4, false, false)), 3, "ggaGgagG"),
+            (local, None, 4, "..aa.a.a"),
+            (local, None, 6, "..a..a.."),
+            (local, Some((4, true, true)), 4, "..aS.a.S"),
+            (local, Some((4, false, true)), 4, "..aA.a.A"),
+            (local, Some((4, false, true)), 5, "..amaa.m"),
+            (Base::None, None, 3, "..a..a.."),
+            (Base::None, Some((4, true, true)), 3, "..aS.a.S"),
+            (Base::AllReduce, None, 3, "..a..a.."),
+        ];
+        for (base, outer, every, expected) in cases {
+            let algorithm = Algorithm { average_every: Some(every), ..algorithm(base, outer) };
+            assert_eq!(trace(&algorithm, 8), expected, "{base:?} {outer:?} every {every}");
+        }
+    }
+
+    #[test]
+    fn frequency_one_fires_at_every_step_and_the_last_step_of_all_does_not_overflow() {
+        let local = algorithm(Base::LocalSgd { frequency: 1 }, Some((1, true, true)));
+        assert_eq!(trace(&local, 4), "SSSS");
+        // Step u64::MAX wraps to the start of a cycle instead of panicking.
+        assert_eq!(letter(due(&local, Step(u64::MAX))), "S");
+        let rare = algorithm(Base::LocalSgd { frequency: u64::MAX }, None);
+        assert_eq!(letter(due(&rare, Step(u64::MAX - 1))), "a");
+        assert_eq!(trace(&rare, 4), "....");
+    }
+
+    #[test]
+    fn boundaries_and_slow_steps_are_what_the_letters_say() {
+        let cases = [
+            (Due::NOTHING, false, false),
+            (Due { exchange: Exchange::Gossip, whole_slow_step: false }, false, false),
+            (Due { exchange: Exchange::Average, whole_slow_step: false }, true, false),
+            (Due { exchange: Exchange::SlowRound, whole_slow_step: false }, true, true),
+            (Due { exchange: Exchange::Gossip, whole_slow_step: true }, true, true),
+            (Due { exchange: Exchange::Average, whole_slow_step: true }, true, true),
+        ];
+        for (due, boundary, slow) in cases {
+            assert_eq!((due.is_boundary(), due.takes_slow_step()), (boundary, slow), "{due:?}");
+        }
     }
 }

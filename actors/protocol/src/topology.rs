@@ -82,6 +82,7 @@ impl Exponential {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -130,6 +131,50 @@ mod tests {
                     graph.advance();
                 }
             }
+        }
+    }
+
+    #[test]
+    fn hops_are_distinct_nonzero_and_reach_everybody() {
+        for members in 1..=17usize {
+            for peers_per_step in 1..=3u32 {
+                let hops = hops(members, peers_per_step);
+                let distinct: std::collections::BTreeSet<_> = hops.iter().copied().collect();
+                assert_eq!(distinct.len(), hops.len(), "W={members} p={peers_per_step}");
+                assert!(distinct.iter().all(|hop| (1..members).contains(hop)));
+                let mut reached = std::collections::BTreeSet::from([0]);
+                for hop in hops {
+                    let further: Vec<_> = reached.iter().map(|rank| (rank + hop) % members).collect();
+                    reached.extend(further);
+                }
+                assert_eq!(reached.len(), members, "W={members} p={peers_per_step}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_cursor_walks_p_entries_a_gossip_and_wraps() {
+        // W, p, the hops that node rank 0 sends over in each gossip.
+        let cases: &[(usize, u32, &[&[u64]])] = &[
+            (2, 1, &[&[1], &[1]]),
+            (3, 1, &[&[1], &[2], &[1]]),
+            (6, 1, &[&[1], &[2], &[4], &[1]]),
+            (2, 3, &[&[1], &[1]]),
+            (3, 2, &[&[1, 2], &[1, 2]]),
+            (4, 2, &[&[1, 2], &[1, 3], &[2, 3]]),
+            (9, 2, &[&[1, 2], &[3, 6], &[1, 2]]),
+            (5, 3, &[&[1, 2, 3], &[1, 2, 4], &[1, 3, 4], &[2, 3, 4], &[1, 2, 3]]),
+        ];
+        for (size, peers_per_step, expected) in cases {
+            let members: Vec<_> = (0..*size as u64).map(NodeId).collect();
+            let mut graph = Exponential::new(*size, *peers_per_step);
+            for (step, hops) in expected.iter().enumerate() {
+                let out: Vec<u64> = graph.peers(&members, NodeId(0)).out.iter().map(|id| id.0).collect();
+                assert_eq!(out, *hops, "W={size} p={peers_per_step} gossip {step}");
+                graph.advance();
+            }
+            let saved = graph.cursor();
+            assert_eq!(Exponential::new(*size, *peers_per_step).resumed_at(saved), graph);
         }
     }
 

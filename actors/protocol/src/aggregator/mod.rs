@@ -155,8 +155,8 @@ impl Aggregator {
             self.clear();
             return out.push(Effect::Disagree { worker, asked: request, before });
         }
-        self.arrived.insert(worker);
-        if self.arrived.len() == self.workers {
+        let first = worker < self.workers && self.arrived.insert(worker);
+        if first && self.arrived.len() == self.workers {
             self.start(request, out);
         }
     }
@@ -237,6 +237,15 @@ mod tests {
         assert_eq!(feed(&mut machine, In::GossipDone { weight: 0.5 }), [Effect::WholeStep { gamma: 0.1 }]);
         let released = feed(&mut machine, In::WholeStepDone);
         assert_eq!(released, [Effect::Release { weight: 0.5, round: None, contributors: 2 }]);
+    }
+
+    #[test]
+    fn an_exchange_starts_once_whoever_arrives_again() {
+        let mut machine = Aggregator::new(1, 1);
+        let gossip = request(4, Exchange::Gossip, false);
+        assert_eq!(feed(&mut machine, In::Arrive { worker: 7, request: gossip }), [], "there is no such worker");
+        assert_eq!(feed(&mut machine, In::Arrive { worker: 0, request: gossip }).len(), 1);
+        assert_eq!(feed(&mut machine, In::Arrive { worker: 0, request: gossip }), []);
     }
 
     #[test]

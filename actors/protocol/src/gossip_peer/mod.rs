@@ -143,7 +143,7 @@ impl Machine for GossipPeer {
             In::Gossip { step, round, weight } => self.gossip(step, round, weight, now, out),
             In::Mixed { step, arrived } => self.mixed(step, &arrived, out),
             In::StreamBroken(step, node) => self.fail_current(step, GossipError::StreamBroken { step, node }, out),
-            In::Frame { header, message } => self.receive(header, &message),
+            In::Frame { header, message } => self.receive(&header, &message),
             In::MemberLost(node) => self.member_lost(node, out),
             In::Tick => self.tick(now, out),
         }
@@ -176,7 +176,7 @@ impl GossipPeer {
     #[must_use]
     pub fn admits(&self, header: &Header) -> bool {
         let near = header.round == self.round || header.round == self.round.next();
-        near && header.lineage == self.lineage && header.epoch == self.epoch && self.members.binary_search(&header.sender).is_ok()
+        near && self.is_of_view(header)
     }
 
     /// Push-sum weight that was sent and not acknowledged yet.
@@ -212,10 +212,16 @@ impl GossipPeer {
         out.push(Effect::Done { step, weight });
     }
 
-    fn receive(&mut self, header: Header, message: &Message) {
-        if let Message::GossipMixed { step } = message {
+    fn receive(&mut self, header: &Header, message: &Message) {
+        if let Message::GossipMixed { step } = message
+            && self.is_of_view(header)
+        {
             self.escrow.release(header.sender, *step);
         }
+    }
+
+    fn is_of_view(&self, header: &Header) -> bool {
+        header.lineage == self.lineage && header.epoch == self.epoch && self.members.binary_search(&header.sender).is_ok()
     }
 
     fn member_lost(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
@@ -236,7 +242,11 @@ impl GossipPeer {
     }
 
     fn fail_current(&mut self, step: Step, error: GossipError, out: &mut Outbox<Effect>) {
-        if self.current.take_if(|(plan, _)| plan.step == step).is_some() {
+        if let Some((plan, _)) = self.current.take_if(|(plan, _)| plan.step == step) {
+            // The node's weight is what it was before the gossip, so none of it may stand in escrow too.
+            for to in plan.out {
+                self.escrow.release(to, step);
+            }
             out.push(Effect::Fail(error));
         }
     }

@@ -22,7 +22,7 @@ use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::time::{Instant, Span};
 use crate::view::{MEMBERS_MAX, Member, View};
 use crate::wire::{Frame, Header, Hello, Message};
-use settings::differing_settings;
+use settings::{bounded, differing_settings};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use xxhash_rust::xxh3::xxh3_128;
@@ -231,7 +231,9 @@ impl Membership {
             Message::Hello(hello) => self.meet(header, hello, out),
             Message::Found { view, lineage } => self.adopt(header, view, lineage, out),
             Message::Leave => {
-                self.left.insert(header.sender);
+                if self.left.len() < MEMBERS_MAX {
+                    self.left.insert(header.sender);
+                }
                 self.left_when_alone(out);
             }
             _ => {}
@@ -247,8 +249,9 @@ impl Membership {
             };
         }
         self.compare(header.sender, &hello, out);
-        if self.hellos.len() < MEMBERS_MAX {
-            self.hellos.insert(header.sender, (header, hello));
+        if self.hellos.len() < MEMBERS_MAX || self.hellos.contains_key(&header.sender) {
+            let settings = bounded(&hello.settings).to_owned();
+            self.hellos.insert(header.sender, (header, Hello { settings, ..hello }));
         }
         self.found_when_complete(out);
     }
@@ -297,7 +300,8 @@ impl Membership {
     }
 
     fn adopt(&mut self, header: Header, view: View, lineage: Lineage, out: &mut Outbox<Effect>) {
-        if self.formed.is_some() || self.adopted.is_some() {
+        // A node whose workers were told that there is no view does not enter one behind their back.
+        if self.formed.is_some() || self.adopted.is_some() || self.failed.is_some() {
             return;
         }
         let myself = view.member(self.me()).map(|member| member.incarnation);

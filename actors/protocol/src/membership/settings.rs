@@ -37,9 +37,13 @@ pub fn differing_settings(ours: &str, theirs: &str) -> Vec<Difference> {
     keys.filter_map(|key| difference(key, value(&ours, key), value(&theirs, key))).collect()
 }
 
+/// The part of a peer's settings that is looked at.
+pub(super) fn bounded(settings: &str) -> &str {
+    prefix(settings, SETTINGS_BYTES_MAX)
+}
+
 fn lines(settings: &str) -> Vec<(&str, &str)> {
-    let bounded = prefix(settings, SETTINGS_BYTES_MAX);
-    let nonempty = bounded.lines().filter(|line| !line.trim().is_empty());
+    let nonempty = bounded(settings).lines().filter(|line| !line.trim().is_empty());
     nonempty.map(|line| line.split_once('=').map_or((line.trim(), ""), |(key, value)| (key.trim(), value.trim()))).collect()
 }
 

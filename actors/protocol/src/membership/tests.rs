@@ -1,4 +1,5 @@
 //! Foundings of a few machines whose frames are carried by hand.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
 use crate::ident::{ClusterId, Incarnation};
@@ -100,7 +101,7 @@ fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
     member.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
     out.take();
     let view = crate::view::tests::view(&[1, 2, 3]);
-    let members = view.members().iter().cloned().map(|member| Member { incarnation: Incarnation(member.id.0 + 100), ..member });
+    let members = view.members().iter().map(|member| Member { incarnation: Incarnation(member.id.0 + 100), ..member.clone() });
     let view = View::new(Epoch::FOUNDING, members.collect()).unwrap();
     let founder = machine(1, 3, "");
     let header = founder.settings.identity.header(founder.place());
@@ -139,4 +140,31 @@ fn a_node_leaves_when_the_others_left_or_the_wait_is_over() {
     out.take();
     alone.handle(In::Leave, Instant(5), &mut out);
     assert_eq!(out.take(), [Effect::Left]);
+}
+
+#[test]
+fn a_hello_is_kept_within_the_bound_of_its_settings() {
+    let (mut node, mut out) = (machine(1, 9, "tau = 12"), Outbox::default());
+    let mut peer = machine(2, 9, "tau = 12");
+    peer.settings.shared.push_str(&"\n".repeat(1 << 19));
+    let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+    node.handle(In::Frame { header, message }, Instant(0), &mut out);
+    assert_eq!(out.take(), []);
+    assert_eq!(node.hellos[&NodeId(2)].1.settings.len(), settings::SETTINGS_BYTES_MAX);
+}
+
+#[test]
+fn a_node_that_gave_up_enters_no_view() {
+    let (mut node, mut out) = (machine(2, 3, ""), Outbox::default());
+    node.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    node.handle(In::Tick, Instant(100), &mut out);
+    assert!(matches!(out.take()[..], [Effect::Fail(FoundingError::TooFew { .. })]));
+    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
+    let view = View::new(Epoch::FOUNDING, vec![member(1), member(2)]).unwrap();
+    let founder = machine(1, 3, "");
+    let header = founder.settings.identity.header(founder.place());
+    node.handle(In::PeerUp(NodeId(1)), Instant(0), &mut out);
+    out.take();
+    node.handle(In::Frame { header, message: Message::Found { view, lineage: Lineage(5) } }, Instant(0), &mut out);
+    assert_eq!(out.take(), []);
 }

@@ -5,7 +5,10 @@
 
 mod bulk;
 mod control;
+#[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod hostile;
 
 pub use bulk::{Bulk, BulkHeader};
 pub use control::{Contribution, Frame, Header, Hello, Message, Preface, RefusalReason};
