@@ -1,12 +1,13 @@
 //! Shards of the flat vector and their holders: a function of the view alone, so every node computes the same map.
 //!
-//! Owners are placed by rendezvous hashing with a cap: each shard goes to the member that ranks highest for it among those
-//! with room left. The cap keeps loads within one shard of even; the hash keeps most shards where they were when one
-//! member comes or goes.
+//! Each copy (owners, first replicas, ...) is placed by rendezvous hashing with a cap: a shard goes to the member that ranks
+//! highest for it among those with room left. The cap keeps the loads of each copy within one shard of even; the hash keeps
+//! most shards where they were when one member comes or goes. Where the cap leaves a shard without a member, a few earlier
+//! shards change hands.
 
 use crate::ident::{NodeId, ShardId};
 use crate::view::View;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -49,7 +50,7 @@ impl Layout {
     #[must_use]
     pub fn range(&self, shard: ShardId) -> Range<usize> {
         let start = (shard.0 as usize).saturating_mul(self.shard_elements).min(self.elements);
-        start..(start + self.shard_elements).min(self.elements)
+        start..start.saturating_add(self.shard_elements).min(self.elements)
     }
 
     /// Every shard in ascending order.
@@ -117,20 +118,70 @@ impl ShardMap {
 fn place(view: &View, holders: &mut [Vec<NodeId>], copy: usize) {
     let mut room = Room::new(holders.len(), view.size());
     let mut load: BTreeMap<NodeId, usize> = view.ids().map(|id| (id, 0)).collect();
-    for (shard, held) in holders.iter_mut().enumerate() {
-        let free = view.ids().filter(|id| !held.contains(id));
-        // Where every free member is full the least loaded takes it: this happens only to the last shards of a copy.
-        let key = |id: &NodeId| {
-            let load = load[id];
-            let fits = room.fits(load);
-            (fits, if fits { 0 } else { usize::MAX - load }, score(shard, copy, *id), *id)
-        };
-        let Some(chosen) = free.max_by_key(key) else { continue };
-        held.push(chosen);
-        if let Some(load) = load.get_mut(&chosen) {
+    for shard in 0..holders.len() {
+        let free = || view.ids().filter(|id| !holders[shard].contains(id));
+        let with_room = free().filter(|id| room.fits(load[id])).max_by_key(|id| (score(shard, copy, *id), *id));
+        // Every free member may be full; this happens only to the last shards of a copy.
+        let shift = if with_room.is_none() { Shift::find(view, holders, copy, shard, |id| room.fits(load[&id])) } else { None };
+        let least_loaded = free().min_by_key(|id| (load[id], *id));
+        let Some(receiver) = with_room.or(shift.as_ref().map(|shift| shift.receiver)).or(least_loaded) else { continue };
+        let chosen = shift.map_or(receiver, |shift| shift.apply(holders, copy));
+        holders[shard].push(chosen);
+        if let Some(load) = load.get_mut(&receiver) {
             room.take(*load);
             *load += 1;
         }
+    }
+}
+
+/// Earlier shards that change hands, one from each of a chain of full members to the next, so that a full one gets room.
+struct Shift {
+    /// Gets a shard more; the others of the chain keep their loads.
+    receiver: NodeId,
+    /// Who takes the shard that the chain is for.
+    first: NodeId,
+    /// Shards and their new holders.
+    moves: Vec<(usize, NodeId)>,
+}
+
+impl Shift {
+    /// The shortest chain that ends at a member with room; `None` if there is none.
+    fn find(view: &View, holders: &[Vec<NodeId>], copy: usize, shard: usize, fits: impl Fn(NodeId) -> bool) -> Option<Self> {
+        let mut queue: VecDeque<NodeId> = view.ids().filter(|id| !holders[shard].contains(id)).collect();
+        let mut came: BTreeMap<NodeId, Option<(usize, NodeId)>> = queue.iter().map(|id| (*id, None)).collect();
+        while let Some(full) = queue.pop_front() {
+            let given = holders[..shard].iter().enumerate().filter(|(_, held)| held.get(copy) == Some(&full));
+            for (other, held) in given {
+                for next in view.ids().filter(|id| !held.contains(id)) {
+                    if came.contains_key(&next) {
+                        continue;
+                    }
+                    came.insert(next, Some((other, full)));
+                    if fits(next) {
+                        return Some(Self::along(&came, next));
+                    }
+                    queue.push_back(next);
+                }
+            }
+        }
+        None
+    }
+
+    /// Walks back from the receiver to the member that takes the shard in question.
+    fn along(came: &BTreeMap<NodeId, Option<(usize, NodeId)>>, receiver: NodeId) -> Self {
+        let (mut first, mut moves) = (receiver, Vec::new());
+        while let Some(Some((shard, from))) = came.get(&first) {
+            moves.push((*shard, first));
+            first = *from;
+        }
+        Self { receiver, first, moves }
+    }
+
+    fn apply(self, holders: &mut [Vec<NodeId>], copy: usize) -> NodeId {
+        for (shard, holder) in self.moves {
+            holders[shard][copy] = holder;
+        }
+        self.first
     }
 }
 
@@ -165,9 +216,11 @@ fn score(shard: usize, copy: usize, node: NodeId) -> u64 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::view::tests::view;
+    use proptest::prelude::*;
 
     #[test]
     fn ranges_cover_the_vector_in_order() {
@@ -213,5 +266,75 @@ mod tests {
         let map = ShardMap::new(&view(&[5]), &Layout::new(23), 3);
         assert_eq!(map.holders(ShardId(0)), [NodeId(5)]);
         assert_eq!(map.held_by(NodeId(5)).count(), 23);
+    }
+
+    #[test]
+    fn any_number_of_values_is_cut_without_overflow() {
+        for elements in [usize::MAX, usize::MAX - 1, usize::MAX / 2, 1 << 60] {
+            let layout = Layout::new(elements);
+            assert!(layout.shard_count() <= SHARDS_MAX);
+            let last = layout.shards().last().unwrap();
+            assert_eq!(layout.range(last).end, elements);
+            assert!(layout.range(ShardId(u32::MAX)).is_empty());
+            let map = ShardMap::new(&view(&[1, 2, 3]), &layout, 1);
+            assert_eq!(layout.shards().filter(|shard| map.holders(*shard).len() == 2).count(), layout.shard_count());
+        }
+    }
+
+    /// The fractions of owners and of holders that a join of `ids[0]` (or its leaving) moves.
+    fn moved(ids: &[u64], layout: &Layout, replicas: usize) -> (f64, f64) {
+        let (without, with) = (view(&ids[1..]), view(ids));
+        let (before, after) = (ShardMap::new(&without, layout, replicas), ShardMap::new(&with, layout, replicas));
+        let owners = layout.shards().filter(|shard| before.owner(*shard) != after.owner(*shard)).count();
+        let is_new = |shard: ShardId, id: &NodeId| !before.holders(shard).contains(id);
+        let new = layout.shards().map(|shard| after.holders(shard).iter().filter(|id| is_new(shard, id)).count());
+        let holders: usize = layout.shards().map(|shard| after.holders(shard).len()).sum();
+        (owners as f64 / layout.shard_count() as f64, new.sum::<usize>() as f64 / holders as f64)
+    }
+
+    #[test]
+    fn one_node_more_or_less_moves_at_most_two_in_w_of_the_holders() {
+        for before in 2..=16u64 {
+            let bound = 2.0 / (before + 1) as f64;
+            for (seed, replicas) in (0..12u64).flat_map(|seed| (0..=REPLICAS_MAX).map(move |replicas| (seed, replicas))) {
+                // A view smaller than the copies gains a copy of everything with the node that joins.
+                if before as usize > replicas {
+                    let ids: Vec<u64> = (0..=before).map(|i| xxh3_64(&(seed * 100 + i).to_le_bytes())).collect();
+                    let (owners, holders) = moved(&ids, &Layout::new(1_000_000), replicas);
+                    assert!(owners <= bound && holders <= bound, "W={before}+1 R={replicas}: {owners:.3} {holders:.3} of {bound:.3}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn holders_are_a_function_of_the_ids_distinct_and_even(
+            ids in proptest::collection::btree_set(any::<u64>(), 1..40),
+            elements in 0usize..300_000,
+            replicas in 0usize..6,
+        ) {
+            let ids: Vec<u64> = ids.into_iter().collect();
+            let (members, layout) = (view(&ids), Layout::new(elements));
+            let map = ShardMap::new(&members, &layout, replicas);
+            let reversed: Vec<u64> = ids.iter().rev().copied().collect();
+            prop_assert_eq!(&ShardMap::new(&view(&reversed), &layout, replicas), &map);
+            let copies = (replicas.min(REPLICAS_MAX) + 1).min(ids.len());
+            for shard in layout.shards() {
+                let distinct: std::collections::BTreeSet<_> = map.holders(shard).iter().collect();
+                prop_assert_eq!(distinct.len(), copies);
+                prop_assert_eq!(map.holders(shard).len(), copies);
+                prop_assert!(map.holders(shard).iter().all(|id| members.contains(*id)));
+            }
+            let even = layout.shard_count() / ids.len();
+            // Where everybody holds every shard the last copy has no choice left.
+            for copy in (0..copies).filter(|copy| copy + 1 < ids.len()) {
+                let loads: Vec<usize> = members.ids().map(|id| layout.shards().filter(|shard| map.holders(*shard)[copy] == id).count()).collect();
+                let (least, most) = (*loads.iter().min().unwrap(), *loads.iter().max().unwrap());
+                prop_assert!(least >= even && most <= even + 1, "copy {} of {}: {}..{}", copy, layout.shard_count(), least, most);
+            }
+        }
     }
 }
