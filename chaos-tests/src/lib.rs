@@ -1,1 +1,10 @@
-//! stub
+//! Tests of the whole: reference trajectories through real runtimes (fault injection and simulation join them here).
+//!
+//! | module | does |
+//! |---|---|
+//! | [`conformance`] | runs recorded trajectories through real runtimes and compares every value |
+//! | [`cluster`] | several real nodes in one process, over QUIC on loopback or in memory |
+#![deny(missing_docs)]
+
+pub mod cluster;
+pub mod conformance;

@@ -105,7 +105,9 @@ pub enum StepError {
         error: FreezeError,
     },
     /// The slow step divides by the learning rate.
-    #[error("step {step} closes an outer round, which divides by the learning rate, but it is {learning_rate}: pass the inner optimizer's rate, finite and above 0")]
+    #[error(
+        "step {step} closes an outer round, which divides by the learning rate, but it is {learning_rate}: pass the inner optimizer's rate, finite and above 0"
+    )]
     LearningRate {
         /// The inner step.
         step: u64,

@@ -1,15 +1,16 @@
 //! A running node: the executor, the actor tree, the transport and the collective. Lives while the runtime or any worker's
 //! handle does.
 
+use ractor::ActorRef;
 use slowmo_actors::buffers::Pool;
 use slowmo_actors::context::NodeContext;
+use slowmo_actors::context::NodeSettings;
 use slowmo_actors::node_supervisor::NodeSupervisorMessage;
 use slowmo_actors::ports::device::Collective;
 use slowmo_actors::ports::transport::{LocalPeer, Traffic};
 use slowmo_actors::worker::WorkerMessage;
-use slowmo_actors::context::NodeSettings;
 use slowmo_protocol::ident::NodeId;
-use ractor::ActorRef;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ pub struct Node {
     supervisor: ActorRef<NodeSupervisorMessage>,
     workers: Vec<ActorRef<WorkerMessage>>,
     executor: Mutex<Option<tokio::runtime::Runtime>>,
+    closed: AtomicBool,
 }
 
 impl Node {
@@ -33,7 +35,7 @@ impl Node {
         workers: Vec<ActorRef<WorkerMessage>>,
         executor: tokio::runtime::Runtime,
     ) -> Self {
-        Self { context, collective, supervisor, workers, executor: Mutex::new(Some(executor)) }
+        Self { context, collective, supervisor, workers, executor: Mutex::new(Some(executor)), closed: AtomicBool::new(false) }
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -78,13 +80,15 @@ impl Node {
 
     /// Closes the connections after what was sent has arrived.
     pub(crate) async fn close_async(&self) {
-        self.context.transport.close().await;
+        if !self.closed.swap(true, Ordering::Relaxed) {
+            self.context.transport.close().await;
+        }
     }
 
     /// [`Node::close_async`] from a plain thread, bounded by [`CLOSE_WAIT_MAX`].
     pub(crate) fn close(&self) {
         let executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(executor) = executor.as_ref() else { return };
+        let Some(executor) = executor.as_ref().filter(|_| !self.closed.swap(true, Ordering::Relaxed)) else { return };
         let (done, closed) = std::sync::mpsc::channel();
         let context = Arc::clone(&self.context);
         executor.spawn(async move {

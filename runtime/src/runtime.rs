@@ -47,7 +47,7 @@ pub struct RuntimeBuilder {
 }
 
 /// Another network than QUIC, chosen by the program: in-memory for tests.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Network {
     /// Where the nodes of one process meet.
     pub hub: MemoryHub,
@@ -55,6 +55,12 @@ pub struct Network {
     pub address: SocketAddr,
     /// The other nodes' addresses.
     pub peers: Vec<SocketAddr>,
+}
+
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Network").field("address", &self.address).field("peers", &self.peers).finish_non_exhaustive()
+    }
 }
 
 impl Runtime {
@@ -257,7 +263,10 @@ fn executor(threads: usize) -> Result<Executor, SpawnError> {
 }
 
 impl Executor {
-    fn block_on_plain_thread<T: Send + 'static>(&self, work: impl Future<Output = Result<T, SpawnError>> + Send + 'static) -> Result<T, SpawnError> {
+    fn block_on_plain_thread<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, SpawnError>> + Send + 'static,
+    ) -> Result<T, SpawnError> {
         let (done, result) = std::sync::mpsc::channel();
         self.0.spawn(async move {
             // The receiver waits below.

@@ -1,124 +1,16 @@
 //! One suite of promises, kept by every transport: in memory, in memory with seeded delays, behind faults, and QUIC.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod nodes;
+
 use bytes::Bytes;
+use nodes::{Kind, PATIENCE, pattern};
 use slowmo::transport::memory::MemoryHub;
-use slowmo::transport::quic::{self, ClusterKey, Identity, QuicSettings};
-use slowmo_actors::ports::transport::{
-    BulkError, BulkReceiver, CONTROL_QUEUE_FRAMES_MAX, DATAGRAM_BYTES_MAX, DialError, SendError, Transport, TransportEvent,
-};
+use slowmo_actors::ports::transport::{BulkError, CONTROL_QUEUE_FRAMES_MAX, DATAGRAM_BYTES_MAX, DialError, SendError, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX};
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::time::timeout;
-
-const PATIENCE: Duration = Duration::from_secs(10);
-const KEY: [u8; 32] = [42; 32];
-
-/// Makes nodes of one transport.
-enum Kind {
-    Memory(MemoryHub),
-    Quic,
-}
-
-struct Node {
-    id: NodeId,
-    transport: Arc<dyn Transport>,
-    events: mpsc::Receiver<TransportEvent>,
-}
-
-impl Kind {
-    fn node(&self, id: u64, incarnation: u64) -> Node {
-        let (id, incarnation) = (NodeId(id), Incarnation(incarnation));
-        let (transport, events) = match self {
-            Self::Memory(hub) => hub.join(id, incarnation, SocketAddr::from(([127, 0, 0, 1], 1000 + id.0 as u16))),
-            Self::Quic => {
-                let identity = Identity::issue(&ClusterKey::from_bytes(KEY), id, incarnation).unwrap();
-                quic::bind(QuicSettings::new(id, incarnation, "127.0.0.1:0".parse().unwrap(), identity)).unwrap()
-            }
-        };
-        Node { id, transport, events }
-    }
-
-    /// Nodes 0, 1, … that can all send to each other.
-    async fn cluster(&self, count: u64) -> Vec<Node> {
-        let mut nodes: Vec<Node> = (0..count).map(|id| self.node(id, 1)).collect();
-        for node in &nodes {
-            for other in &nodes {
-                node.transport.connect(other.address(), PATIENCE);
-            }
-        }
-        for node in &mut nodes {
-            for _ in 1..count {
-                let TransportEvent::PeerUp { .. } = node.next().await else { panic!("a peer should be up") };
-            }
-        }
-        nodes
-    }
-
-    async fn pair(&self) -> (Node, Node) {
-        let mut nodes = self.cluster(2).await;
-        let second = nodes.pop().unwrap();
-        (nodes.pop().unwrap(), second)
-    }
-}
-
-impl Node {
-    fn address(&self) -> SocketAddr {
-        self.transport.local().address
-    }
-
-    async fn next(&mut self) -> TransportEvent {
-        timeout(PATIENCE, self.events.recv()).await.expect("an event in time").expect("a live transport")
-    }
-
-    async fn next_control(&mut self) -> (NodeId, Bytes) {
-        match self.next().await {
-            TransportEvent::Control { from, frame } => (from, frame),
-            other => panic!("a control frame, not {}", name(&other)),
-        }
-    }
-
-    async fn next_bulk(&mut self) -> (Bytes, Box<dyn BulkReceiver>) {
-        match self.next().await {
-            TransportEvent::Bulk { header, stream, .. } => (header, stream),
-            other => panic!("a stream, not {}", name(&other)),
-        }
-    }
-
-    async fn next_down(&mut self) -> (NodeId, String) {
-        match self.next().await {
-            TransportEvent::PeerDown { node, reason, .. } => (node, reason.to_string()),
-            other => panic!("a peer going down, not {}", name(&other)),
-        }
-    }
-
-    async fn quiet(&mut self, period: Duration) {
-        if let Ok(Some(event)) = timeout(period, self.events.recv()).await {
-            panic!("{} was not expected", name(&event));
-        }
-    }
-}
-
-fn name(event: &TransportEvent) -> String {
-    match event {
-        TransportEvent::PeerUp { node, .. } => format!("up {node}"),
-        TransportEvent::PeerDown { node, reason, .. } => format!("down {node}: {reason}"),
-        TransportEvent::DialFailed { address, error, .. } => format!("dialing {address} failed: {error}"),
-        TransportEvent::Refused { error, .. } => format!("refused: {error}"),
-        TransportEvent::Control { from, .. } => format!("control from {from}"),
-        TransportEvent::Datagram { from, .. } => format!("datagram from {from}"),
-        TransportEvent::Bulk { from, .. } => format!("bulk from {from}"),
-    }
-}
-
-/// Bytes that tell their position.
-fn pattern(length: usize, salt: usize) -> Bytes {
-    (0..length).map(|index| (index.wrapping_mul(31) ^ (index >> 8) ^ salt) as u8).collect()
-}
 
 async fn control_frames_arrive_in_order_once(kind: Kind) {
     let (one, mut two) = kind.pair().await;
@@ -352,13 +244,15 @@ async fn dialing_is_given_up(kind: Kind) {
 
 async fn a_late_listener_is_found(kind: Kind) {
     let mut one = kind.node(1, 1);
-    let address = kind.node(2, 1).address();
+    let later = kind.node(2, 1);
+    let address = later.address();
+    later.transport.close().await;
+    drop(later);
     one.transport.connect(address, PATIENCE);
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    if let Kind::Memory(_) = kind {
-        let _two = kind.node(2, 2);
-        assert!(matches!(one.next().await, TransportEvent::PeerUp { .. }));
-    }
+    one.quiet(Duration::from_millis(50)).await;
+    let later = kind.node_at(2, 2, address);
+    let TransportEvent::PeerUp { node, incarnation, .. } = one.next().await else { panic!("up") };
+    assert_eq!((node, incarnation), (later.id, Incarnation(2)));
 }
 
 async fn datagrams_arrive(kind: Kind) {
@@ -428,5 +322,6 @@ macro_rules! conformance {
 conformance! {
     over_memory: Kind::Memory(MemoryHub::new(None));
     over_seeded_memory: Kind::Memory(MemoryHub::new(Some(7)));
+    over_faulty: Kind::Faulty(MemoryHub::new(None));
     over_quic: Kind::Quic;
 }

@@ -77,6 +77,14 @@ pub struct Ballot {
     pub node: NodeId,
 }
 
+impl Ballot {
+    /// The smallest ballot of `node` above this one.
+    #[must_use]
+    pub fn next_of(self, node: NodeId) -> Self {
+        Self { counter: self.counter + 1, node }
+    }
+}
+
 impl fmt::Display for Ballot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ballot {}.{}", self.counter, self.node.0)

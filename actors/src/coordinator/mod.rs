@@ -22,10 +22,14 @@ use slowmo_protocol::coordinator::{Coordinator, Effect, Founding, In, Outcome, P
 use slowmo_protocol::ident::{Ballot, Lineage, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::view::{MEMBERS_MAX, View};
+use slowmo_protocol::wire::{Header, Message};
 use std::sync::Arc;
 
 /// Streams of the next round that may wait: a contribution, parameters and momentum from every member.
 pub const ROUND_STREAMS_PARKED_MAX: usize = 3 * MEMBERS_MAX;
+
+/// Frames and streams that may wait for the founding view: a few from every member.
+pub const EARLY_MAX: usize = 4 * MEMBERS_MAX;
 
 /// The shell of the coordinator.
 pub struct CoordinatorActor;
@@ -41,7 +45,13 @@ pub struct CoordinatorState {
     waiting: Option<(Terms, Contributed)>,
     contributed: Option<Contributed>,
     round: Option<RoundInProgress>,
-    early: Vec<Arrived>,
+    early: Vec<Early>,
+}
+
+/// What the founding round may bring before this node has heard of the view.
+enum Early {
+    Frame(Header, Message),
+    Stream(Arrived),
 }
 
 impl Actor for CoordinatorActor {
@@ -65,8 +75,8 @@ impl Actor for CoordinatorActor {
             CoordinatorMessage::Contribute { terms, weight, parameters, frozen } => {
                 state.contribute(terms, Contributed { weight, parameters, frozen });
             }
-            CoordinatorMessage::Frame(header, message, _credit) => state.feed(In::Frame { header, message }),
-            CoordinatorMessage::Stream(arrived, _credit) => state.deliver(arrived),
+            CoordinatorMessage::Frame(header, message, _credit) => state.receive(Early::Frame(header, message)),
+            CoordinatorMessage::Stream(arrived, _credit) => state.receive(Early::Stream(arrived)),
             CoordinatorMessage::Data(ballot, event) => state.data(ballot, event),
             CoordinatorMessage::MemberLost(node) => state.feed(In::MemberLost(node)),
             CoordinatorMessage::Tick => {
@@ -109,8 +119,8 @@ impl CoordinatorState {
         let round_timeout = NodeContext::span(settings.round_timeout);
         let founding = Founding { identity: settings.identity, view, lineage, replicas: settings.replicas, round_timeout };
         self.machine = Some(Coordinator::new(founding));
-        for arrived in std::mem::take(&mut self.early) {
-            self.deliver(arrived);
+        for early in std::mem::take(&mut self.early) {
+            self.receive(early);
         }
         if let Some((terms, contributed)) = self.waiting.take() {
             self.contribute(terms, contributed);
@@ -126,14 +136,22 @@ impl CoordinatorState {
         self.feed(In::Contribute { terms });
     }
 
-    /// Parks or hands on a stream. The founding round's may come before this node has heard of the view.
-    fn deliver(&mut self, arrived: Arrived) {
-        let Some(machine) = &self.machine else {
-            if self.early.len() < ROUND_STREAMS_PARKED_MAX {
-                self.early.push(arrived);
+    /// Acts on what arrived, or keeps it until the view is formed here: another node may be ahead by that much.
+    fn receive(&mut self, early: Early) {
+        match early {
+            early if self.machine.is_none() => {
+                if self.early.len() < EARLY_MAX {
+                    self.early.push(early);
+                }
             }
-            return;
-        };
+            Early::Frame(header, message) => self.feed(In::Frame { header, message }),
+            Early::Stream(arrived) => self.deliver(arrived),
+        }
+    }
+
+    /// Parks or hands on a stream of the current or the next round.
+    fn deliver(&mut self, arrived: Arrived) {
+        let Some(machine) = &self.machine else { return };
         let (header, kind) = (arrived.header, StreamKind::of(&arrived.content));
         let Some(kind) = kind.filter(|_| machine.admits(&header)) else {
             tracing::warn!(from = %header.sender, round = header.round.0, "a round's stream was refused: it is stale or foreign");

@@ -26,7 +26,7 @@ pub async fn route(context: Arc<NodeContext>, mut events: mpsc::Receiver<Transpo
                 context.actors.tell_membership(MembershipMessage::PeerUp(node));
             }
             TransportEvent::PeerDown { node, address, reason } => {
-                tracing::warn!(%node, %address, %reason, "peer down");
+                tracing::info!(%node, %address, %reason, "peer down");
                 context.actors.tell_membership(MembershipMessage::PeerDown(node));
             }
             TransportEvent::DialFailed { address, tried_for, error } => {

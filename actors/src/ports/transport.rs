@@ -22,8 +22,10 @@ pub trait Transport: Send + Sync + 'static {
     /// This node.
     fn local(&self) -> LocalPeer;
 
-    /// Dials `address` and keeps at it until `give_up_after`; then one [`TransportEvent::DialFailed`] follows.
-    /// [`TransportEvent::PeerUp`] follows when frames can be sent. Dialing an address twice, or oneself, does nothing.
+    /// Dials `address` and keeps at it until `give_up_after`, or until an error that trying again cannot mend
+    /// ([`DialError::is_final`]); then one [`TransportEvent::DialFailed`] follows. [`TransportEvent::PeerUp`] follows when
+    /// frames can be sent. Dialing an address that is being dialed or up, or oneself, does nothing. A peer that went down
+    /// is not dialed again by itself, and dialing is one-way: the peer must dial back to be able to send.
     fn connect(&self, address: SocketAddr, give_up_after: Duration);
 
     /// Queues a control frame; frames to one peer arrive in order, once, or the peer goes down.
@@ -115,20 +117,21 @@ pub struct Traffic {
 
 /// What a transport reports.
 pub enum TransportEvent {
-    /// Frames and streams can be sent to this peer.
+    /// Frames and streams can be sent to this peer, which has admitted this node. Its own messages may come before.
     PeerUp {
         /// The authenticated id.
         node: NodeId,
         /// Which start of it.
         incarnation: Incarnation,
-        /// Where it listens.
+        /// Where it was dialed.
         address: SocketAddr,
     },
-    /// The last connection in either direction to this peer is gone.
+    /// A connection to or from this peer was lost, and with it all others of this peer. Follows once after `PeerUp` or
+    /// after its first message, whichever came; nothing of the peer follows until it is connected anew.
     PeerDown {
         /// Who.
         node: NodeId,
-        /// Where it listened.
+        /// Where it was dialed; where it says it listens, if it never was.
         address: SocketAddr,
         /// Why.
         reason: DownReason,

@@ -14,9 +14,10 @@ mod sources;
 mod tests;
 mod values;
 
+pub use crate::transport::quic::ClusterKey;
 pub use error::{ConfigError, Origin};
 pub use sources::{CONFIG_FILE_BYTES_MAX, RESERVED_VARIABLES, user_arguments};
-pub use values::{BaseName, ClusterKey, Congestion, DeviceName, OuterName, PEERS_MAX};
+pub use values::{BaseName, Congestion, DeviceName, OuterName, PEERS_MAX};
 
 use keys::{KEYS, Key};
 use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy, Outer, OuterOptimizer};

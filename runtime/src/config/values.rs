@@ -1,7 +1,7 @@
 //! The types of configuration values, from text and back to their canonical text. Pure.
 
+use crate::transport::quic::ClusterKey;
 use slowmo_protocol::algorithm::BufferStrategy;
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -134,39 +134,11 @@ fn is_host_and_port(entry: &str) -> bool {
     host_is_plain && host_is_unambiguous && port.parse().is_ok_and(|port: u16| port != 0)
 }
 
-/// The 32 secret bytes from which a cluster's certificates are derived. Never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ClusterKey(pub [u8; 32]);
-
-impl fmt::Debug for ClusterKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ClusterKey(hidden)")
-    }
-}
-
-impl ClusterKey {
-    /// Reads 64 hexadecimal digits, as `slowmo keygen` writes them; `None` if they are not.
-    #[must_use]
-    pub fn from_hex(text: &str) -> Option<Self> {
-        <Self as Value>::parse(text)
-    }
-}
-
 impl Value for ClusterKey {
     fn parse(text: &str) -> Option<Self> {
-        let digits = text.as_bytes();
-        let mut bytes = [0; 32];
-        if digits.len() != 2 * bytes.len() {
-            return None;
-        }
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let high = char::from(pair[0]).to_digit(16)?;
-            let low = char::from(pair[1]).to_digit(16)?;
-            *byte = u8::try_from(high << 4 | low).ok()?;
-        }
-        Some(Self(bytes))
+        text.parse().ok()
     }
     fn show(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        self.to_hex()
     }
 }

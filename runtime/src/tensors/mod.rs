@@ -15,3 +15,5 @@ mod named;
 pub use candle::{CandleGradients, CandleVariables};
 pub use named::NamedTensors;
 pub use slowmo_actors::ports::device::{TensorError, Tensors};
+
+pub use flat::{FreezeError, RestoreError, digest, elements, freeze, restore, zero};

@@ -6,6 +6,7 @@
 mod link;
 mod stream;
 
+use super::dialing::Dialing;
 use super::sessions::{AdmitError, Part, PeerIdentity, Sessions, lock};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use slowmo_actors::ports::transport::{
 };
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -46,7 +47,7 @@ struct Node {
     runtime: Handle,
     events: mpsc::Sender<TransportEvent>,
     sessions: Arc<Sessions<Arc<Link>>>,
-    dialing: Mutex<BTreeSet<SocketAddr>>,
+    dialing: Dialing,
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
 }
@@ -79,7 +80,7 @@ impl MemoryHub {
             sessions: Sessions::new(events.clone(), runtime.clone()),
             runtime,
             events,
-            dialing: Mutex::default(),
+            dialing: Dialing::default(),
             sent_bytes: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
         });
@@ -110,15 +111,17 @@ impl Transport for MemoryTransport {
 
     fn connect(&self, address: SocketAddr, give_up_after: Duration) {
         let node = &self.node;
-        if address == node.local.address || node.sessions.is_up_at(address) || !lock(&node.dialing).insert(address) {
+        if address == node.local.address || node.sessions.is_up_at(address) || !node.dialing.begin(address, give_up_after) {
             return;
         }
         let node = node.clone();
         self.node.runtime.spawn(async move {
-            let failure = node.dial(address, give_up_after).await;
-            lock(&node.dialing).remove(&address);
-            if let Err(failure) = failure {
-                let _ = node.events.send(failure).await;
+            let mut next = Some(give_up_after);
+            while let Some(give_up_after) = next {
+                if let Err(failure) = node.dial(address, give_up_after).await {
+                    let _ = node.events.send(failure).await;
+                }
+                next = node.dialing.end(address, || node.sessions.is_up_at(address));
             }
         });
     }
@@ -204,6 +207,9 @@ impl Node {
             let error = DialError::SameId(self.local.node);
             let _ = target.events.send(TransportEvent::Refused { remote: self.local.address, error: error.clone() }).await;
             return Err(error);
+        }
+        if self.sessions.outgoing_incarnation(target.local.node) == Some(target.local.incarnation) {
+            return Ok(());
         }
         let there = target.sessions.admit(self.local.into(), Part::IncomingControl).map_err(|error| refusal(error, self.local.node))?;
         let link = Arc::new(Link::new(self, target, there.clone()));

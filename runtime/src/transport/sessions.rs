@@ -7,6 +7,7 @@ use slowmo_actors::ports::transport::{DownReason, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -210,18 +211,29 @@ pub(crate) struct Session {
     up: watch::Sender<Option<SocketAddr>>,
     closing: watch::Sender<Option<DownReason>>,
     ended: watch::Sender<bool>,
+    /// An event was delivered; without one the node never heard of this session, nor hears of its end.
+    noticed: AtomicBool,
     /// Readers of control frames.
     readers: watch::Sender<usize>,
+    /// Connections that are not closed yet.
+    connections: watch::Sender<usize>,
     /// Held shared while an event is delivered, so that `PeerDown` comes last.
     delivering: RwLock<()>,
 }
 
-/// A reader of control frames at work.
-pub(crate) struct Reading(Arc<Session>);
+/// One more of something, until it is dropped.
+pub(crate) struct Counted(watch::Sender<usize>);
 
-impl Drop for Reading {
+impl Counted {
+    fn new(count: &watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.readers.send_modify(|readers| *readers -= 1);
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 
@@ -238,7 +250,9 @@ impl Session {
             up: watch::Sender::new(None),
             closing: watch::Sender::new(None),
             ended: watch::Sender::new(false),
+            noticed: AtomicBool::new(false),
             readers: watch::Sender::new(0),
+            connections: watch::Sender::new(0),
             delivering: RwLock::new(()),
         }
     }
@@ -253,9 +267,13 @@ impl Session {
     }
 
     /// Counts a reader of control frames until the answer is dropped.
-    pub(crate) fn reading(self: &Arc<Self>) -> Reading {
-        self.readers.send_modify(|readers| *readers += 1);
-        Reading(self.clone())
+    pub(crate) fn reading(&self) -> Counted {
+        Counted::new(&self.readers)
+    }
+
+    /// Counts a connection until the answer is dropped; `PeerDown` waits for that.
+    pub(crate) fn attach(&self) -> Counted {
+        Counted::new(&self.connections)
     }
 
     /// Ends the session once its readers have delivered what arrived before the end, within a bound.
@@ -297,7 +315,10 @@ impl Session {
 
     async fn deliver_in_order(&self, event: TransportEvent) -> Result<(), SessionOver> {
         let _ = self.started.subscribe().wait_for(|started| *started).await;
-        self.events.send(event).await.map_err(|_| SessionOver)
+        let room = self.events.reserve().await.map_err(|_| SessionOver)?;
+        self.noticed.store(true, Ordering::Release);
+        room.send(event);
+        Ok(())
     }
 
     async fn wait_up(&self) -> SocketAddr {
@@ -321,11 +342,14 @@ async fn live<L: Clone + Send + 'static>(session: Arc<Session>, predecessor: Opt
         }
     }
     let reason = session.closing().await;
+    let _ = session.connections.subscribe().wait_for(|connections| *connections == 0).await;
     let _exclusive = session.delivering.write().await;
     if let Some(sessions) = sessions.upgrade() {
         sessions.forget(&session);
     }
-    let address = session.up.borrow().unwrap_or(session.peer.address);
-    let _ = session.events.send(TransportEvent::PeerDown { node: session.peer.node, address, reason }).await;
+    if session.noticed.load(Ordering::Acquire) {
+        let address = session.up.borrow().unwrap_or(session.peer.address);
+        let _ = session.events.send(TransportEvent::PeerDown { node: session.peer.node, address, reason }).await;
+    }
     session.ended.send_replace(true);
 }

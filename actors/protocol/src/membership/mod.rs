@@ -119,6 +119,7 @@ pub struct Membership {
     hellos: BTreeMap<NodeId, (Header, Hello)>,
     appear_by: Option<Instant>,
     synchronize_by: Option<Instant>,
+    adopted: Option<(View, Lineage)>,
     formed: Option<(View, Lineage)>,
     failed: Option<FoundingError>,
     left: BTreeSet<NodeId>,
@@ -163,6 +164,7 @@ impl Membership {
             hellos: BTreeMap::new(),
             appear_by: None,
             synchronize_by: None,
+            adopted: None,
             formed: None,
             failed: None,
             left: BTreeSet::new(),
@@ -210,6 +212,7 @@ impl Membership {
         if self.connected.len() < MEMBERS_MAX && self.connected.insert(node) {
             self.send(node, self.hello(), out);
         }
+        self.form_when_connected(out);
         self.found_when_complete(out);
     }
 
@@ -267,7 +270,7 @@ impl Membership {
 
     /// The lowest id forms the view once `min_nodes` nodes, itself included, called `synchronize`.
     fn found_when_complete(&mut self, out: &mut Outbox<Effect>) {
-        if self.formed.is_some() || self.failed.is_some() || self.model.is_none() {
+        if self.formed.is_some() || self.adopted.is_some() || self.failed.is_some() || self.model.is_none() {
             return;
         }
         let ready = self.hellos.iter().filter(|(id, (_, hello))| hello.elements.is_some() && self.connected.contains(id));
@@ -294,7 +297,7 @@ impl Membership {
     }
 
     fn adopt(&mut self, header: Header, view: View, lineage: Lineage, out: &mut Outbox<Effect>) {
-        if self.formed.is_some() {
+        if self.formed.is_some() || self.adopted.is_some() {
             return;
         }
         let myself = view.member(self.me()).map(|member| member.incarnation);
@@ -303,6 +306,16 @@ impl Membership {
             return self.fail(FoundingError::NotAMember { members }, out);
         }
         if header.sender == view.lowest() && self.model.is_some() && lineage.is_decided() {
+            self.adopted = Some((view, lineage));
+            self.form_when_connected(out);
+        }
+    }
+
+    /// A view is acted on once every member can be sent to: the founder's own connections say nothing of this node's.
+    fn form_when_connected(&mut self, out: &mut Outbox<Effect>) {
+        let me = self.me();
+        let connected = |view: &View| view.ids().all(|id| id == me || self.connected.contains(&id));
+        if let Some((view, lineage)) = self.adopted.take_if(|(view, _)| connected(view)) {
             self.form(view, lineage, out);
         }
     }

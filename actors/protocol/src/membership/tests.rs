@@ -94,6 +94,23 @@ fn a_stranger_is_told_who_founded_the_cluster() {
 }
 
 #[test]
+fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
+    let (mut member, mut out) = (machine(2, 3, ""), Outbox::default());
+    member.handle(In::PeerUp(NodeId(1)), Instant(0), &mut out);
+    member.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    out.take();
+    let view = crate::view::tests::view(&[1, 2, 3]);
+    let members = view.members().iter().cloned().map(|member| Member { incarnation: Incarnation(member.id.0 + 100), ..member });
+    let view = View::new(Epoch::FOUNDING, members.collect()).unwrap();
+    let founder = machine(1, 3, "");
+    let header = founder.settings.identity.header(founder.place());
+    member.handle(In::Frame { header, message: Message::Found { view, lineage: Lineage(5) } }, Instant(0), &mut out);
+    assert_eq!(out.take(), [], "node 3 cannot be sent to yet");
+    member.handle(In::PeerUp(NodeId(3)), Instant(0), &mut out);
+    assert!(matches!(out.take()[..], [Effect::Send { .. }, Effect::Formed { .. }]));
+}
+
+#[test]
 fn missing_nodes_and_unreachable_addresses_are_named() {
     let (mut machine, mut out) = (machine(1, 2, ""), Outbox::default());
     machine.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);

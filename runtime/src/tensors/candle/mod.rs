@@ -42,8 +42,8 @@ fn read(name: &str, tensor: &Tensor, visit: &mut dyn FnMut(&str, &[f32])) -> Res
 /// Lends the values of a checked tensor to be changed in place; everything that shares its storage changes with it.
 fn write(name: &str, tensor: &Tensor, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
     check(name, tensor)?;
-    let lend = Lend(RefCell::new(&mut |values: &mut [f32]| visit(name, values)));
-    tensor.inplace_op1(&lend).map_err(|error| refused(name, error))
+    let mut visit = |values: &mut [f32]| visit(name, values);
+    tensor.inplace_op1(&Lend(RefCell::new(&mut visit))).map_err(|error| refused(name, error))
 }
 
 fn refused(name: &str, error: impl ToString) -> TensorError {
@@ -54,8 +54,11 @@ fn block(layout: &Layout) -> Option<std::ops::Range<usize>> {
     layout.contiguous_offsets().map(|(start, end)| start..end)
 }
 
+/// What is done with a tensor's values.
+type Visit<'a> = &'a mut dyn FnMut(&mut [f32]);
+
 /// Candle's only safe way to values that can be changed: an operation in place.
-struct Lend<'a>(RefCell<&'a mut dyn FnMut(&mut [f32])>);
+struct Lend<'a>(RefCell<Visit<'a>>);
 
 impl InplaceOp1 for Lend<'_> {
     fn name(&self) -> &'static str {

@@ -38,6 +38,8 @@ async fn admit(node: &Arc<Node>, incoming: Incoming) {
     let introduced = timeout(INTRODUCTION_MAX, introduce(node, incoming)).await;
     let error = match introduced {
         Ok(Ok(())) | Ok(Err(HandshakeError::Needless)) => return,
+        // The network's trouble, or the dialer's change of mind: nobody was refused.
+        Ok(Err(HandshakeError::Failed(DialError::NoAnswer | DialError::Other(_)))) => return,
         Ok(Err(HandshakeError::Failed(error))) => error,
         Err(_) => DialError::BadPreface("it did not introduce itself in time".into()),
     };
@@ -59,7 +61,6 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
     let admissible = node.sessions.would_admit(introduced.peer, &part());
     admissible.map_err(|error| not_admitted(node, &connection, &introduced, error))?;
     let mut answer = node.introduction.send_preface(&connection, introduced.bulk).await?;
-    let _ = answer.finish();
     match confirmation.read_to_end(0).await {
         Ok(_) => {}
         Err(quinn::ReadToEndError::TooLong) => {
@@ -67,6 +68,10 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
             return Err(node.introduction.refuse(&connection, error));
         }
         Err(_) => return Err(node.introduction.lost(&connection).await),
+    }
+    if let Some(error) = connection.close_reason() {
+        // Gone before it was of any use; admitting it would take a later connection of the same peer down with it.
+        return Err(node.introduction.failure(&error));
     }
     let admitted = node.sessions.admit(introduced.peer, part());
     let session = admitted.map_err(|error| not_admitted(node, &connection, &introduced, error))?;
@@ -77,6 +82,8 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
     } else {
         incoming::start(connection, session);
     }
+    // Tells the dialer that it was admitted; if this fails, the connection ends, and its session hears of that.
+    let _ = answer.finish();
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use super::close::{CloseCode, CloseOnDrop, close};
 use super::handshake::{HandshakeError, Introduced};
 use super::outgoing::Outgoing;
 use super::tls::{SERVER_NAME, is_version_exchange};
-use crate::transport::sessions::{AdmitError, Part, lock};
+use crate::transport::sessions::{AdmitError, Part};
 use slowmo_actors::ports::transport::{DialError, TransportEvent};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,18 +17,21 @@ const BACKOFF_MIN: Duration = Duration::from_millis(20);
 /// Longest pause between attempts.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// How long the first attempt waits for an answer; doubles up to [`ATTEMPT_MAX`].
-const ATTEMPT_MIN: Duration = Duration::from_millis(500);
+const ATTEMPT_MIN: Duration = Duration::from_secs(1);
 /// Longest wait for an answer.
 const ATTEMPT_MAX: Duration = Duration::from_secs(4);
 
 /// Dials in the background and reports the outcome.
 pub(super) fn spawn(node: Arc<Node>, address: SocketAddr, give_up_after: Duration) {
     node.runtime.clone().spawn(async move {
-        let begun = Instant::now();
-        let outcome = node.until_stopped(dial(&node, address, give_up_after)).await;
-        lock(&node.dialing).remove(&address);
-        if let Some(Err(HandshakeError::Failed(error))) = outcome {
-            let _ = node.events.send(TransportEvent::DialFailed { address, tried_for: begun.elapsed(), error }).await;
+        let mut next = Some(give_up_after);
+        while let Some(give_up_after) = next {
+            let begun = Instant::now();
+            let outcome = node.until_stopped(dial(&node, address, give_up_after)).await;
+            if let Some(Err(HandshakeError::Failed(error))) = outcome {
+                let _ = node.events.send(TransportEvent::DialFailed { address, tried_for: begun.elapsed(), error }).await;
+            }
+            next = node.dialing.end(address, || node.sessions.is_up_at(address));
         }
     });
 }
@@ -61,7 +64,12 @@ async fn attempt(node: &Arc<Node>, address: SocketAddr) -> Result<(), HandshakeE
     if (first.peer.node, first.peer.incarnation) != (second.peer.node, second.peer.incarnation) {
         return Err(DialError::Other("another node answered the second connection".into()).into());
     }
-    let (outgoing, queue) = Outgoing::new(first.peer.node, control.keep(), bulk.keep());
+    let (control, bulk) = (control.keep(), bulk.keep());
+    if let Some(error) = control.close_reason() {
+        close(&bulk, CloseCode::Needless, "the other connection was lost");
+        return Err(node.introduction.failure(&error));
+    }
+    let (outgoing, queue) = Outgoing::new(first.peer.node, control, bulk);
     match node.sessions.admit(first.peer, Part::Outgoing(outgoing.clone(), address)) {
         Ok(session) => {
             outgoing.start(node, &session, queue);
@@ -93,14 +101,15 @@ async fn introduce(node: &Arc<Node>, address: SocketAddr, bulk: bool) -> Result<
         return Err(node.introduction.exchange_versions(&connection).await);
     }
     let mut preface = node.introduction.send_preface(&connection, bulk).await?;
-    let (introduced, _) = node.introduction.receive_preface(&connection).await?;
+    let (introduced, mut admission) = node.introduction.receive_preface(&connection).await?;
     node.introduction.check_not_self(&connection, introduced.peer)?;
     let outgoing_exists = node.sessions.outgoing_incarnation(introduced.peer.node) == Some(introduced.peer.incarnation);
     if outgoing_exists {
         close(&connection, CloseCode::Needless, "connected already");
         return Err(HandshakeError::Needless);
     }
-    if preface.finish().is_err() {
+    // Confirms, and waits until the peer has admitted the connection, so that `PeerUp` holds at both ends.
+    if preface.finish().is_err() || admission.read_to_end(0).await.is_err() {
         return Err(node.introduction.lost(&connection).await);
     }
     Ok((guard, introduced))

@@ -1,7 +1,8 @@
 //! The first bytes of a connection: prefaces both ways, or, between different protocol versions, the versions.
 //!
 //! The dialer opens a stream with its preface, the accepting node answers with its own on another stream, and the dialer
-//! ends its stream to confirm. Until then the accepting node changes nothing, so that a needless connection harms none.
+//! ends its stream to confirm. Until then the accepting node changes nothing, so that a needless connection harms none;
+//! then it admits the connection and ends its own stream, so that a peer that is up is up at both ends.
 
 use super::close::{CloseCode, close, dial_error};
 use super::tls::certified_name;

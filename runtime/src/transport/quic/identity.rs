@@ -69,7 +69,7 @@ impl ClusterKey {
 
     /// A key of given bytes.
     #[must_use]
-    pub fn from_bytes(bytes: [u8; CLUSTER_KEY_BYTES]) -> Self {
+    pub const fn from_bytes(bytes: [u8; CLUSTER_KEY_BYTES]) -> Self {
         Self(bytes)
     }
 
@@ -177,6 +177,15 @@ impl Identity {
         let key = PrivateKeyDer::from_pem_slice(key).map_err(unusable("key file"))?;
         let cluster = cluster_of(&authorities);
         Ok(Self { chain, key, roots: roots_of(authorities)?, cluster, named: false })
+    }
+
+    /// TLS settings of a client with this identity, for tests that speak to a node without a transport.
+    ///
+    /// # Errors
+    /// The certificate and its key do not fit together.
+    #[doc(hidden)]
+    pub fn client_tls_for_tests(&self, alpn: &str) -> Result<rustls::ClientConfig, rustls::Error> {
+        super::tls::client_config(self, vec![alpn.as_bytes().to_vec()])
     }
 
     /// The cluster that this identity belongs to.

@@ -20,7 +20,8 @@ pub use identity::{CLUSTER_KEY_BYTES, ClusterKey, Identity, IdentityError};
 pub use settings::{Congestion, MTU_BYTES_MAX, MTU_BYTES_MIN, QuicSettings, Tuning};
 pub use socket::BindError;
 
-use super::sessions::{Session, Sessions, lock};
+use super::dialing::Dialing;
+use super::sessions::{Session, Sessions};
 use async_trait::async_trait;
 use bytes::Bytes;
 use handshake::Introduction;
@@ -31,9 +32,8 @@ use slowmo_actors::ports::transport::{
 };
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX};
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -65,7 +65,7 @@ pub fn bind(settings: QuicSettings) -> Result<(Arc<dyn Transport>, mpsc::Receive
         client,
         events,
         runtime,
-        dialing: Mutex::default(),
+        dialing: Dialing::default(),
         stopped: watch::Sender::new(false),
         traffic: TrafficCounter::default(),
     });
@@ -82,7 +82,7 @@ struct Node {
     runtime: Handle,
     events: mpsc::Sender<TransportEvent>,
     sessions: Arc<Sessions<Arc<Outgoing>>>,
-    dialing: Mutex<BTreeSet<SocketAddr>>,
+    dialing: Dialing,
     stopped: watch::Sender<bool>,
     traffic: TrafficCounter,
 }
@@ -100,7 +100,7 @@ impl Transport for QuicTransport {
 
     fn connect(&self, address: SocketAddr, give_up_after: Duration) {
         let node = &self.node;
-        if address == self.local().address || node.sessions.is_up_at(address) || !lock(&node.dialing).insert(address) {
+        if address == self.local().address || node.sessions.is_up_at(address) || !node.dialing.begin(address, give_up_after) {
             return;
         }
         dial::spawn(node.clone(), address, give_up_after);
@@ -164,6 +164,7 @@ impl Node {
     /// Ends the session when the connection ends, and the connection when the session ends.
     fn watch(self: &Arc<Self>, connection: &Connection, session: &Arc<Session>) {
         let (connection, session, idle_timeout) = (connection.clone(), session.clone(), self.idle_timeout);
+        let attached = session.attach();
         self.runtime.spawn(async move {
             tokio::select! {
                 biased;
@@ -174,6 +175,7 @@ impl Node {
                     reason => session.close(reason),
                 },
             }
+            drop(attached);
         });
     }
 

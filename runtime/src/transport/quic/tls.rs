@@ -28,13 +28,21 @@ pub(super) fn configs(identity: &Identity, version: u32) -> Result<(QuicServerCo
 
     let clients = WebPkiClientVerifier::builder_with_provider(identity.roots.clone(), provider.clone()).build();
     let clients = clients.map_err(|error| rustls::Error::General(error.to_string()))?;
-    let mut server = rustls::ServerConfig::builder_with_provider(provider.clone())
+    let mut server = rustls::ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(clients)
         .with_single_cert(identity.chain.clone(), identity.key.clone_key())?;
     server.alpn_protocols.clone_from(&alpn);
     server.send_tls13_tickets = 0;
 
+    let client = client_config(identity, alpn)?;
+    let unusable = |_| rustls::Error::General("TLS13_AES_128_GCM_SHA256 is missing".into());
+    Ok((QuicServerConfig::try_from(server).map_err(unusable)?, QuicClientConfig::try_from(client).map_err(unusable)?))
+}
+
+/// The dialing side's TLS settings.
+pub(super) fn client_config(identity: &Identity, alpn: Vec<Vec<u8>>) -> Result<rustls::ClientConfig, rustls::Error> {
+    let provider = Arc::new(fast_provider());
     let algorithms = provider.signature_verification_algorithms;
     let servers = ClusterVerifier { roots: identity.roots.clone(), algorithms };
     let mut client = rustls::ClientConfig::builder_with_provider(provider)
@@ -44,9 +52,7 @@ pub(super) fn configs(identity: &Identity, version: u32) -> Result<(QuicServerCo
         .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())?;
     client.alpn_protocols = alpn;
     client.resumption = rustls::client::Resumption::disabled();
-
-    let unusable = |_| rustls::Error::General("TLS13_AES_128_GCM_SHA256 is missing".into());
-    Ok((QuicServerConfig::try_from(server).map_err(unusable)?, QuicClientConfig::try_from(client).map_err(unusable)?))
+    Ok(client)
 }
 
 /// AES-128 first: QUIC needs it anyway, and it costs the least on processors with AES instructions.

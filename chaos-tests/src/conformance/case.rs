@@ -1,0 +1,147 @@
+//! One recorded trajectory: its file, checked, and the configuration it asks for.
+
+use serde::Deserialize;
+use slowmo::Config;
+use slowmo::config::{BaseName, OuterName};
+use std::path::Path;
+
+/// Largest trajectory file, in bytes.
+pub const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// A trajectory as its file holds it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Case {
+    /// Its name.
+    pub name: String,
+    /// Workers in all.
+    pub workers: usize,
+    /// Workers of a node; worker `i` is on node `i / gpus_per_node`.
+    pub gpus_per_node: usize,
+    /// Inner steps.
+    pub steps: usize,
+    /// Learning rate.
+    pub lr: f32,
+    /// The step (from 0) from which `lr_drop_to` holds.
+    pub lr_drop_at: Option<usize>,
+    /// The later learning rate.
+    pub lr_drop_to: Option<f32>,
+    /// Momentum of the inner optimizer.
+    pub base_momentum: f32,
+    /// Whether the inner momentum is Nesterov's.
+    pub nesterov: bool,
+    /// `localsgd` or `sgp`.
+    pub base: String,
+    /// `f`.
+    #[serde(default)]
+    pub localsgd_frequency: Option<u64>,
+    /// SGP's out-peers of one gossip.
+    #[serde(default)]
+    pub peers_per_step: Option<u32>,
+    /// `β`.
+    pub slowmo_momentum: f32,
+    /// `α`.
+    pub slowmo_lr: f32,
+    /// `τ`.
+    pub slowmo_frequency: u64,
+    /// Sharded slow state, with the exact average inside the slow step.
+    pub memory_efficient: bool,
+    /// With `memory_efficient` false: an exact average replaces the gossip of a slow step.
+    #[serde(default)]
+    pub sgp_average_params: bool,
+    /// The tensors' shapes.
+    pub shapes: Vec<Vec<usize>>,
+    /// Parameters at the start.
+    pub initial: Vec<f32>,
+    /// Per worker: one value per parameter.
+    pub curvature: Vec<Vec<f32>>,
+    /// Per worker and step (cyclic): one value per parameter.
+    pub target: Vec<Vec<Vec<f32>>>,
+    /// Per worker and step: the parameters to match.
+    pub params: Vec<Vec<Vec<f32>>>,
+}
+
+/// Why a file is not a trajectory that can be run.
+#[derive(Debug, thiserror::Error)]
+pub enum CaseError {
+    /// It cannot be read.
+    #[error("cannot be read: {0}")]
+    Unreadable(#[from] std::io::Error),
+    /// It is larger than [`FILE_BYTES_MAX`].
+    #[error("{0} bytes exceed the bound of {FILE_BYTES_MAX}")]
+    TooLarge(u64),
+    /// It is not JSON of the expected form.
+    #[error("is not a trajectory: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// Its parts contradict each other.
+    #[error("contradicts itself: {0}")]
+    Inconsistent(&'static str),
+}
+
+impl Case {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// Unreadable, too large, malformed or inconsistent.
+    pub fn read(path: &Path) -> Result<Self, CaseError> {
+        let bytes = std::fs::metadata(path)?.len();
+        if bytes > FILE_BYTES_MAX {
+            return Err(CaseError::TooLarge(bytes));
+        }
+        let case: Self = serde_json::from_slice(&std::fs::read(path)?)?;
+        case.check()?;
+        Ok(case)
+    }
+
+    fn check(&self) -> Result<(), CaseError> {
+        let width = self.initial.len();
+        let shaped: usize = self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+        let wide = |values: &Vec<f32>| values.len() == width;
+        let checks = [
+            (self.workers > 0 && self.gpus_per_node > 0 && self.workers % self.gpus_per_node == 0, "workers do not divide into nodes"),
+            (shaped == width && width > 0, "shapes do not add up to the initial parameters"),
+            (self.curvature.len() == self.workers && self.curvature.iter().all(wide), "curvature has another size"),
+            (self.target.len() == self.workers, "target has another number of workers"),
+            (self.target.iter().all(|steps| !steps.is_empty() && steps.iter().all(wide)), "target has another size"),
+            (self.params.len() == self.workers, "params has another number of workers"),
+            (self.params.iter().all(|steps| steps.len() == self.steps && steps.iter().all(wide)), "params has another size"),
+            (["localsgd", "sgp"].contains(&self.base.as_str()), "base is neither localsgd nor sgp"),
+            (self.lr_drop_at.is_some() == self.lr_drop_to.is_some(), "lr_drop_at and lr_drop_to come together"),
+        ];
+        checks.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, why)| Err(CaseError::Inconsistent(why)))
+    }
+
+    /// Nodes of the case.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.workers / self.gpus_per_node
+    }
+
+    /// The learning rate of a step.
+    #[must_use]
+    pub fn learning_rate(&self, step: usize) -> f32 {
+        match (self.lr_drop_at, self.lr_drop_to) {
+            (Some(at), Some(to)) if step >= at => to,
+            _ => self.lr,
+        }
+    }
+
+    /// The configuration that the case asks for.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        let sgp = self.base == "sgp";
+        Config {
+            base: if sgp { BaseName::Sgp } else { BaseName::LocalSgd },
+            frequency: self.localsgd_frequency.unwrap_or(1),
+            peers_per_step: self.peers_per_step.unwrap_or(1),
+            outer: OuterName::SlowMo,
+            tau: self.slowmo_frequency,
+            alpha: self.slowmo_lr,
+            beta: self.slowmo_momentum,
+            sharded: self.memory_efficient,
+            no_average: sgp && !self.memory_efficient && !self.sgp_average_params,
+            // The recorder refuses more; so does the configuration.
+            devices: u16::try_from(self.gpus_per_node).unwrap_or(u16::MAX),
+            ..Config::default()
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Trains a small network on handwritten digits as one node of a cluster.
+//!
+//! Alone: `cargo run --release -p slowmo-examples --bin 02_digits`.
+//! Four nodes: `slowmo launch --nodes 4 -- target/release/02_digits --slowmo-tau 12 --slowmo-frequency 12`.
+
+use slowmo::Config;
+use slowmo_examples::digits::{self, Event, Options};
+use slowmo_examples::flags;
+use std::io::{IsTerminal, Write};
+use tracing_subscriber::EnvFilter;
+
+/// Train a 64-128-64-10 network on handwritten digits, together with the other nodes.
+///
+/// Flags that begin with --slowmo- configure the runtime (--slowmo-tau 12, --slowmo-base sgp, …).
+#[derive(Debug, clap::Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    /// Print one JSON object a line on standard output: start, step, round and done.
+    #[arg(long)]
+    json_events: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Arguments = flags::parse_own()?;
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).init();
+    digits::train(Config::load()?, &arguments.options, |event| print(event, arguments.json_events))?;
+    Ok(())
+}
+
+/// A parent that closed our standard output no longer listens; training goes on without it.
+fn print(event: &Event, json: bool) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = match serde_json::to_string(event) {
+        Ok(line) if json => writeln!(stdout, "{line}"),
+        _ if is_due(event) => writeln!(stdout, "{event}"),
+        _ => Ok(()),
+    };
+    let _ = stdout.flush();
+}
+
+/// For people every tenth step event is enough, and the rounds are as many as the steps would be.
+fn is_due(event: &Event) -> bool {
+    match event {
+        Event::Step { step, .. } => step % 50 == 0,
+        Event::Round { .. } => false,
+        Event::Start { .. } | Event::Done(_) => true,
+    }
+}

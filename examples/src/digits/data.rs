@@ -1,0 +1,145 @@
+//! The handwritten digits, compiled into the binary (see `data/README.md` for their origin and licence).
+
+use candle_core::{Device, Tensor};
+
+/// Pixels of one image, 8 × 8.
+pub const PIXELS: usize = 64;
+/// Digits 0–9.
+pub const CLASSES: usize = 10;
+/// The brightest pixel of the files; pixels are divided by it.
+const BRIGHTEST: f32 = 16.0;
+
+const TRAIN_CSV: &str = include_str!("../../data/digits_train.csv");
+const TEST_CSV: &str = include_str!("../../data/digits_test.csv");
+
+/// Images with their labels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dataset {
+    /// `len × 64` pixels in `[0, 1]`, image after image.
+    pixels: Vec<f32>,
+    labels: Vec<u8>,
+}
+
+/// A line of the data is not 64 pixels 0–16 and a label 0–9. Nothing was kept.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} of the digits is not {PIXELS} pixels 0–16 and a label 0–9")]
+pub struct DataError {
+    /// Counted from 1.
+    pub line: usize,
+}
+
+impl Dataset {
+    /// The 1,437 training images.
+    ///
+    /// # Errors
+    /// The file in the binary is damaged.
+    pub fn train() -> Result<Self, DataError> {
+        Self::parse(TRAIN_CSV)
+    }
+
+    /// The 360 test images.
+    ///
+    /// # Errors
+    /// The file in the binary is damaged.
+    pub fn test() -> Result<Self, DataError> {
+        Self::parse(TEST_CSV)
+    }
+
+    /// Reads lines of 64 pixels and a label, separated by commas.
+    ///
+    /// # Errors
+    /// The first line that is something else.
+    pub fn parse(csv: &str) -> Result<Self, DataError> {
+        let mut data = Self { pixels: Vec::new(), labels: Vec::new() };
+        for (index, line) in csv.lines().enumerate() {
+            data.push_line(line).ok_or(DataError { line: index + 1 })?;
+        }
+        Ok(data)
+    }
+
+    fn push_line(&mut self, line: &str) -> Option<()> {
+        let values: Vec<u8> = line.split(',').map(|field| field.parse().ok()).collect::<Option<_>>()?;
+        let (&label, pixels) = values.split_last()?;
+        let valid = pixels.len() == PIXELS && usize::from(label) < CLASSES && pixels.iter().all(|p| f32::from(*p) <= BRIGHTEST);
+        if !valid {
+            return None;
+        }
+        self.pixels.extend(pixels.iter().map(|p| f32::from(*p) / BRIGHTEST));
+        self.labels.push(label);
+        Some(())
+    }
+
+    /// Images.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there is no image.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+
+    /// One label an image.
+    #[must_use]
+    pub fn labels(&self) -> &[u8] {
+        &self.labels
+    }
+
+    /// The images `indices` as tensors: pixels `[n, 64]` f32 and labels `[n]` u32.
+    ///
+    /// # Errors
+    /// An index beyond the images, or candle refuses.
+    pub fn batch(&self, indices: &[usize]) -> candle_core::Result<(Tensor, Tensor)> {
+        let mut pixels = Vec::with_capacity(indices.len() * PIXELS);
+        let mut labels = Vec::with_capacity(indices.len());
+        for &index in indices {
+            let (Some(image), Some(label)) = (self.image(index), self.labels.get(index)) else {
+                candle_core::bail!("there is no image {index}: {} images", self.len());
+            };
+            pixels.extend_from_slice(image);
+            labels.push(u32::from(*label));
+        }
+        let count = indices.len();
+        Ok((Tensor::from_vec(pixels, (count, PIXELS), &Device::Cpu)?, Tensor::from_vec(labels, count, &Device::Cpu)?))
+    }
+
+    fn image(&self, index: usize) -> Option<&[f32]> {
+        self.pixels.get(index * PIXELS..(index + 1) * PIXELS)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_files_parse_whole() {
+        let (train, test) = (Dataset::train().unwrap(), Dataset::test().unwrap());
+        assert_eq!((train.len(), test.len()), (1437, 360));
+        for class in 0..10 {
+            assert!(train.labels().contains(&class) && test.labels().contains(&class), "class {class}");
+        }
+        assert!(train.pixels.iter().all(|p| (0.0..=1.0).contains(p)));
+    }
+
+    #[test]
+    fn a_batch_holds_the_images_asked_for() {
+        let train = Dataset::train().unwrap();
+        let (pixels, labels) = train.batch(&[3, 0]).unwrap();
+        assert_eq!(pixels.dims(), [2, 64]);
+        assert_eq!(pixels.to_vec2::<f32>().unwrap()[1], train.pixels[..64]);
+        assert_eq!(labels.to_vec1::<u32>().unwrap(), [u32::from(train.labels[3]), u32::from(train.labels[0])]);
+        assert!(train.batch(&[1437]).is_err());
+    }
+
+    #[test]
+    fn damaged_lines_are_named() {
+        let good = TRAIN_CSV.lines().next().unwrap();
+        for bad in [" ".to_owned(), good.replacen("0,", "17,", 1), good.replacen("0,", "", 1), format!("{good}0")] {
+            assert_eq!(Dataset::parse(&format!("{good}\n{bad}")), Err(DataError { line: 2 }), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Training the handwritten digits on any number of nodes: data, shards, model, optimizer and the training loop.
+
+mod data;
+mod dense;
+mod events;
+mod model;
+mod sgd;
+mod shards;
+mod train;
+
+pub use data::{CLASSES, DataError, Dataset, PIXELS};
+pub use events::{Event, Summary};
+pub use model::{Evaluation, Mlp, ModelError, flatten};
+pub use sgd::NesterovSgd;
+pub use shards::{Batches, Shards, deal};
+pub use train::{MOMENTUM, Options, TrainError, Trained, train, train_keeping_model};

@@ -1,0 +1,235 @@
+//! The training loop of one node: its workers, each on its own thread, and what they report.
+
+use super::{Batches, DataError, Dataset, Event, Mlp, ModelError, NesterovSgd, Shards, Summary, deal, flatten};
+use slowmo::tensors::CandleGradients;
+use slowmo::tensors::flat::RestoreError;
+use slowmo::{Config, Runtime, StepReport, Synchronized, Worker};
+use std::time::{Duration, Instant};
+
+/// Momentum of the inner optimizer.
+pub const MOMENTUM: f32 = 0.9;
+/// Inner steps between two [`Event::Step`].
+const STEPS_PER_EVENT: u64 = 5;
+
+/// What to train, equal on every node.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct Options {
+    /// Inner steps in all, those before this node joined included.
+    #[arg(long, default_value_t = 600)]
+    pub steps: u64,
+    /// Images a worker takes for one step.
+    #[arg(long, default_value_t = 16)]
+    pub batch: usize,
+    /// Learning rate of the inner optimizer (SGD with Nesterov momentum 0.9).
+    #[arg(long, default_value_t = 0.02)]
+    pub learning_rate: f32,
+    /// Drives the initial weights, the shards and the order of the images.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// How the images are dealt to the workers.
+    #[arg(long, value_enum, default_value_t)]
+    pub shards: Shards,
+    /// Keeps a copy of worker 0's parameters whenever this many inner steps are completed; 0 keeps none.
+    #[arg(skip)]
+    pub steps_per_snapshot: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { steps: 600, batch: 16, learning_rate: 0.02, seed: 0, shards: Shards::Even, steps_per_snapshot: 0 }
+    }
+}
+
+/// A finished run with the parameters it led to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trained {
+    /// Its figures.
+    pub summary: Summary,
+    /// Worker 0's final parameters, flat.
+    pub parameters: Vec<f32>,
+    /// Completed inner steps and worker 0's parameters then, as [`Options::steps_per_snapshot`] asked.
+    pub snapshots: Vec<(u64, Vec<f32>)>,
+}
+
+/// Why training ended early. Other nodes go on without this one.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The digits in the binary are damaged.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Candle refused an operation.
+    #[error("candle: {0}")]
+    Framework(#[from] candle_core::Error),
+    /// The model's values could not be read.
+    #[error(transparent)]
+    Tensor(#[from] slowmo::TensorError),
+    /// The model could not be made.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The model's values could not be replaced.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// The runtime did not start.
+    #[error("the runtime did not start: {0}")]
+    Spawn(#[from] slowmo::SpawnError),
+    /// A setting was refused.
+    #[error(transparent)]
+    Config(#[from] slowmo::config::ConfigError),
+    /// No folder in which the nodes of this machine could find each other.
+    #[error("no temporary folder: {0}")]
+    Folder(#[source] std::io::Error),
+    /// A worker's handle was refused.
+    #[error(transparent)]
+    Worker(#[from] slowmo::WorkerError),
+    /// The founding parameters did not arrive.
+    #[error(transparent)]
+    Synchronize(slowmo::SynchronizeError),
+    /// The gradients could not be averaged.
+    #[error(transparent)]
+    Gradients(slowmo::GradientError),
+    /// A step of the runtime failed.
+    #[error(transparent)]
+    Step(slowmo::StepError),
+    /// The node could not leave in order.
+    #[error(transparent)]
+    Leave(slowmo::LeaveError),
+    /// There are more workers than images.
+    #[error("worker {worker} of {workers} has no image: use fewer workers")]
+    NoSamples {
+        /// Rank over all nodes.
+        worker: usize,
+        /// On all nodes.
+        workers: usize,
+    },
+    /// A worker's thread panicked.
+    #[error("the thread of worker {0} panicked: its message is on stderr")]
+    Panicked(usize),
+}
+
+/// Trains as one node of the cluster that `config` describes, one thread a worker; `on_event` hears of worker 0.
+///
+/// # Errors
+/// See [`TrainError`]; the first failing worker's.
+pub fn train(config: Config, options: &Options, on_event: impl FnMut(&Event) + Send) -> Result<Summary, TrainError> {
+    train_keeping_model(config, options, on_event).map(|trained| trained.summary)
+}
+
+/// As [`train`], and keeps the parameters.
+///
+/// # Errors
+/// As [`train`].
+pub fn train_keeping_model(config: Config, options: &Options, mut on_event: impl FnMut(&Event) + Send) -> Result<Trained, TrainError> {
+    let devices = usize::from(config.devices);
+    let runtime = Runtime::builder().config(config).spawn()?;
+    let mut workers = (0..devices).map(|index| runtime.worker(index)).collect::<Result<Vec<_>, _>>()?.into_iter();
+    let Some(first) = workers.next() else { return Err(TrainError::Panicked(0)) };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = workers.map(|worker| scope.spawn(move || train_silently(worker, options))).collect();
+        let trained = scope.spawn(|| train_reporting(first, &runtime, options, &mut on_event)).join();
+        let others: Vec<_> = others.into_iter().map(|thread| thread.join()).collect();
+        let trained = trained.map_err(|_| TrainError::Panicked(0))??;
+        for (index, other) in others.into_iter().enumerate() {
+            other.map_err(|_| TrainError::Panicked(index + 1))??;
+        }
+        Ok(trained)
+    })
+}
+
+fn train_silently(worker: Worker, options: &Options) -> Result<(), TrainError> {
+    let mut replica = Replica::synchronized(worker, options)?;
+    replica.run(options, |_, _, _| Ok(()))?;
+    replica.worker.leave().map_err(TrainError::Leave)
+}
+
+fn train_reporting(worker: Worker, runtime: &Runtime, options: &Options, on_event: &mut dyn FnMut(&Event)) -> Result<Trained, TrainError> {
+    let mut replica = Replica::synchronized(worker, options)?;
+    on_event(&start_event(runtime.node_id(), &replica));
+    let mut snapshots = Vec::new();
+    let elapsed = replica.run(options, |report, loss, model| {
+        let step = report.step + 1;
+        if step % STEPS_PER_EVENT == 0 {
+            on_event(&Event::Step { step, loss });
+        }
+        if let Some(round) = report.round {
+            let digest = slowmo::digest(model.variables())?;
+            on_event(&Event::Round { round, step, contributors: report.contributors, digest });
+        }
+        if step.checked_rem(options.steps_per_snapshot) == Some(0) {
+            snapshots.push((step, flatten(model.variables())?));
+        }
+        Ok(())
+    })?;
+    let summary = replica.summary(runtime, elapsed)?;
+    on_event(&Event::Done(summary.clone()));
+    let parameters = flatten(replica.model.variables())?;
+    replica.worker.leave().map_err(TrainError::Leave)?;
+    Ok(Trained { summary, parameters, snapshots })
+}
+
+fn start_event(node: u64, replica: &Replica) -> Event {
+    let Synchronized { nodes, node_rank, workers, round, step, .. } = replica.place;
+    Event::Start { node, node_rank, nodes, workers, round, step, parameters: replica.model.parameters() }
+}
+
+/// One worker's copy of the model and all it needs to train it.
+struct Replica {
+    worker: Worker,
+    place: Synchronized,
+    data: Dataset,
+    batches: Batches,
+    model: Mlp,
+    optimizer: NesterovSgd,
+    /// Inner steps completed.
+    steps: u64,
+}
+
+impl Replica {
+    /// Waits for the cluster's parameters and takes this worker's share of the images.
+    fn synchronized(mut worker: Worker, options: &Options) -> Result<Self, TrainError> {
+        let data = Dataset::train()?;
+        let mut model = Mlp::seeded(options.seed)?;
+        let place = worker.synchronize(model.variables_mut()).map_err(TrainError::Synchronize)?;
+        let optimizer = NesterovSgd::new(model.variables().to_vars(), MOMENTUM)?;
+        let (rank, workers) = (place.node_rank * place.workers + place.worker, place.nodes * place.workers);
+        let samples = deal(data.labels(), workers, options.shards, options.seed).into_iter().nth(rank).unwrap_or_default();
+        if samples.is_empty() {
+            return Err(TrainError::NoSamples { worker: rank, workers });
+        }
+        // A rank is far below 2^32: there are 1,437 images.
+        let batches = Batches::new(samples, options.batch, options.seed, rank as u32);
+        Ok(Self { worker, place, data, batches, model, optimizer, steps: place.step })
+    }
+
+    /// Trains to the last step; `observe` gets each step's report, batch loss and parameters.
+    fn run(
+        &mut self,
+        options: &Options,
+        mut observe: impl FnMut(&StepReport, f64, &Mlp) -> Result<(), TrainError>,
+    ) -> Result<Duration, TrainError> {
+        let start = Instant::now();
+        while self.steps < options.steps {
+            let (pixels, labels) = self.data.batch(self.batches.at(self.steps))?;
+            let (loss, mut gradients) = self.model.loss_and_gradients(&pixels, &labels)?;
+            let mut lent = CandleGradients::new(self.model.variables(), &mut gradients);
+            self.worker.average_gradients(&mut lent).map_err(TrainError::Gradients)?;
+            self.optimizer.step(&gradients, options.learning_rate)?;
+            let report = self.worker.step(self.model.variables_mut(), options.learning_rate).map_err(TrainError::Step)?;
+            self.steps = report.step + 1;
+            observe(&report, loss, &self.model)?;
+        }
+        Ok(start.elapsed())
+    }
+
+    fn summary(&self, runtime: &Runtime, elapsed: Duration) -> Result<Summary, TrainError> {
+        let sent_bytes = runtime.traffic().sent_bytes;
+        Ok(Summary {
+            node: runtime.node_id(),
+            test_accuracy: self.model.evaluate(&Dataset::test()?)?.accuracy,
+            train_loss: self.model.evaluate(&self.data)?.loss,
+            digest: slowmo::digest(self.model.variables())?,
+            steps: self.steps,
+            elapsed_s: elapsed.as_secs_f64(),
+            sent_bytes,
+        })
+    }
+}

@@ -1,0 +1,195 @@
+//! All replicas in one process, one after the other, without runtime or network: the yardstick for what the
+//! cluster must learn. The same model, shards, batches and optimizer as `digits`; averages and slow steps by the book.
+
+use crate::digits::{Batches, Dataset, MOMENTUM, Mlp, NesterovSgd, Options, TrainError, deal, flatten};
+use crate::method::{Base, Method, SlowMo};
+use slowmo::tensors::CandleGradients;
+use slowmo::tensors::flat::restore;
+
+/// Averaged parameters of all replicas along a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OracleRun {
+    /// After the last step.
+    pub parameters: Vec<f32>,
+    /// Completed inner steps and the averaged parameters then, as [`Options::steps_per_snapshot`] asked.
+    pub snapshots: Vec<(u64, Vec<f32>)>,
+}
+
+struct Replica {
+    batches: Batches,
+    model: Mlp,
+    optimizer: NesterovSgd,
+}
+
+/// Trains `nodes` replicas of one worker each.
+///
+/// # Errors
+/// Candle refuses, or there are more nodes than images.
+pub fn train(nodes: usize, method: &Method, options: &Options) -> Result<OracleRun, TrainError> {
+    let data = Dataset::train()?;
+    let mut replicas = found(nodes, &data, options)?;
+    let mut exchange = Exchange::new(*method, flatten(Mlp::seeded(options.seed)?.variables())?);
+    let mut snapshots = Vec::new();
+    for step in 0..options.steps {
+        inner_step(&mut replicas, &data, options, step, method.base == Base::AllReduce)?;
+        let mut values = replicas.iter().map(|replica| flatten(replica.model.variables())).collect::<Result<Vec<_>, _>>()?;
+        if exchange.after(step, &mut values, options.learning_rate) {
+            for (replica, values) in replicas.iter_mut().zip(&values) {
+                restore(values, replica.model.variables_mut())?;
+            }
+        }
+        if (step + 1).checked_rem(options.steps_per_snapshot) == Some(0) {
+            snapshots.push((step + 1, mean(&values)));
+        }
+    }
+    let values = replicas.iter().map(|replica| flatten(replica.model.variables())).collect::<Result<Vec<_>, _>>()?;
+    Ok(OracleRun { parameters: mean(&values), snapshots })
+}
+
+fn found(nodes: usize, data: &Dataset, options: &Options) -> Result<Vec<Replica>, TrainError> {
+    let dealt = deal(data.labels(), nodes, options.shards, options.seed).into_iter();
+    let replica = |(rank, samples): (usize, Vec<usize>)| {
+        if samples.is_empty() {
+            return Err(TrainError::NoSamples { worker: rank, workers: nodes });
+        }
+        let model = Mlp::seeded(options.seed)?;
+        let optimizer = NesterovSgd::new(model.variables().to_vars(), MOMENTUM)?;
+        Ok(Replica { batches: Batches::new(samples, options.batch, options.seed, rank as u32), model, optimizer })
+    };
+    dealt.enumerate().map(replica).collect()
+}
+
+fn inner_step(replicas: &mut [Replica], data: &Dataset, options: &Options, step: u64, share: bool) -> Result<(), TrainError> {
+    let mut stores = Vec::with_capacity(replicas.len());
+    for replica in replicas.iter_mut() {
+        let (pixels, labels) = data.batch(replica.batches.at(step))?;
+        stores.push(replica.model.loss_and_gradients(&pixels, &labels)?.1);
+    }
+    if share {
+        let mut lent: Vec<_> =
+            replicas.iter().zip(&mut stores).map(|(replica, store)| CandleGradients::new(replica.model.variables(), store)).collect();
+        let mean = mean(&lent.iter().map(flatten).collect::<Result<Vec<_>, _>>()?);
+        lent.iter_mut().try_for_each(|gradients| restore(&mean, gradients))?;
+    }
+    for (replica, gradients) in replicas.iter_mut().zip(&stores) {
+        replica.optimizer.step(gradients, options.learning_rate)?;
+    }
+    Ok(())
+}
+
+/// What happens between the replicas' parameters after an inner step.
+struct Exchange {
+    method: Method,
+    anchor: Vec<f32>,
+    slow_momentum: Vec<f32>,
+    /// How often they gossiped.
+    gossips: u32,
+}
+
+impl Exchange {
+    fn new(method: Method, anchor: Vec<f32>) -> Self {
+        let slow_momentum = vec![0.0; anchor.len()];
+        Self { method, anchor, slow_momentum, gossips: 0 }
+    }
+
+    /// Whether the parameters of the replicas changed after inner step `step`, counted from 0.
+    fn after(&mut self, step: u64, replicas: &mut [Vec<f32>], learning_rate: f32) -> bool {
+        let closes = |every: u64| (step + 1).is_multiple_of(every);
+        match (self.method.slow, self.method.base) {
+            (Some(slow), _) if closes(slow.tau) => {
+                self.slow_step(slow, &mean(replicas), learning_rate);
+                replicas.iter_mut().for_each(|values| values.clone_from(&self.anchor));
+            }
+            (_, Base::LocalSgd { frequency }) if closes(frequency) => {
+                let mean = mean(replicas);
+                replicas.iter_mut().for_each(|values| values.clone_from(&mean));
+            }
+            (_, Base::Sgp) => self.gossip(replicas),
+            _ => return false,
+        }
+        true
+    }
+
+    /// `u ← βu + (o − x̄)/γ; o ← o − αγu`.
+    fn slow_step(&mut self, slow: SlowMo, mean: &[f32], learning_rate: f32) {
+        for ((anchor, momentum), mean) in self.anchor.iter_mut().zip(&mut self.slow_momentum).zip(mean) {
+            *momentum = slow.beta * *momentum + (*anchor - mean) / learning_rate;
+            *anchor -= slow.alpha * learning_rate * *momentum;
+        }
+    }
+
+    /// Push-sum with one peer on the directed exponential graph; every weight stays 1, because each replica sends
+    /// and receives once.
+    fn gossip(&mut self, replicas: &mut [Vec<f32>]) {
+        let size = replicas.len();
+        let hops: Vec<usize> = std::iter::successors(Some(1), |hop| Some(hop * 2)).take_while(|hop| *hop < size).collect();
+        let Some(hop) = hops.get(self.gossips as usize % hops.len().max(1)) else { return };
+        let before = replicas.to_vec();
+        for (rank, values) in replicas.iter_mut().enumerate() {
+            let received = &before[(rank + size - hop) % size];
+            values.iter_mut().zip(received).for_each(|(value, received)| *value = 0.5 * *value + 0.5 * received);
+        }
+        self.gossips += 1;
+    }
+}
+
+/// The mean of vectors of one length, summed in their order.
+#[must_use]
+pub fn mean(vectors: &[Vec<f32>]) -> Vec<f32> {
+    let mut sum = vectors.first().cloned().unwrap_or_default();
+    for vector in vectors.iter().skip(1) {
+        sum.iter_mut().zip(vector).for_each(|(sum, value)| *sum += value);
+    }
+    let count = vectors.len().max(1) as f32;
+    sum.iter_mut().for_each(|sum| *sum /= count);
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn method(base: Base, tau: Option<u64>) -> Method {
+        let slow = match tau {
+            Some(tau) => Some(SlowMo { tau, alpha: 1.0, beta: 0.5 }),
+            None => None,
+        };
+        Method { name: "", base, slow }
+    }
+
+    /// Scalar replicas on ½a(x − c)² from 0, γ = 0.1; the values after each step.
+    fn trajectory(method: Method, a: &[f32], c: &[f32], steps: u64) -> Vec<Vec<f32>> {
+        let mut exchange = Exchange::new(method, vec![0.0]);
+        let mut replicas = vec![vec![0.0f32]; a.len()];
+        let mut all = Vec::new();
+        for step in 0..steps {
+            for (rank, values) in replicas.iter_mut().enumerate() {
+                values[0] -= 0.1 * a[rank] * (values[0] - c[rank]);
+            }
+            exchange.after(step, &mut replicas, 0.1);
+            all.push(replicas.iter().map(|values| values[0]).collect());
+        }
+        all
+    }
+
+    fn assert_close(found: &[Vec<f32>], expected: &[&[f32]]) {
+        for (found, expected) in found.iter().zip(expected) {
+            for (index, value) in found.iter().enumerate() {
+                let expected = expected[index % expected.len()];
+                assert!((value - expected).abs() < 1e-6, "{value} against {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn golden_values_of_local_sgd_with_slowmo() {
+        let found = trajectory(method(Base::LocalSgd { frequency: 1 }, Some(2)), &[1.0, 2.0], &[1.0, 3.0], 6);
+        assert_close(&found, &[&[0.35], &[0.6475], &[0.900_375], &[1.439_068_8], &[1.573_208_4], &[2.083_011_5]]);
+    }
+
+    #[test]
+    fn golden_values_of_gossip_with_slowmo() {
+        let found = trajectory(method(Base::Sgp, Some(2)), &[1.0; 4], &[1.0, 2.0, 3.0, 4.0], 4);
+        assert_close(&found, &[&[0.25, 0.15, 0.25, 0.35], &[0.475], &[0.6275, 0.7275, 0.6275, 0.7275], &[1.09725]]);
+    }
+}

@@ -1,0 +1,282 @@
+//! A transport whose network misbehaves on command: cut, delay and throttle what this node sends to a peer.
+//!
+//! Touches only the transport that it wraps. Faults act on one direction; set them at both ends to act on both. Like a real
+//! network under QUIC, a cut loses datagrams and holds back the rest, and after a while the peer is found silent.
+
+mod lane;
+
+use crate::transport::sessions::lock;
+use async_trait::async_trait;
+use bytes::Bytes;
+use lane::Lane;
+use slowmo_actors::ports::transport::{
+    BulkError, BulkSender, DownReason, LocalPeer, SendError, TRANSPORT_EVENTS_MAX, Traffic, Transport, TransportEvent,
+};
+use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::wire::CONTROL_FRAME_BYTES_MAX;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Largest part of a chunk that is sent at once to a peer under a fault, so that throttling is smooth.
+const PART_BYTES_MAX: usize = 64 << 10;
+
+/// What is wrong on the way to one peer. The default is nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fault {
+    /// Nothing gets through.
+    pub cut: bool,
+    /// Everything arrives later by this.
+    pub delay: Duration,
+    /// At most this many payload bytes a second.
+    pub bytes_per_second: Option<u64>,
+}
+
+/// Sets and clears faults of one wrapped transport while it runs.
+#[derive(Clone)]
+pub struct Faults {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Weak, so that the transport ends when its node drops it, whoever else can set faults.
+    inner: Weak<dyn Transport>,
+    runtime: tokio::runtime::Handle,
+    silent_after: Duration,
+    lanes: Mutex<BTreeMap<NodeId, Lane>>,
+    /// Peers that were disconnected here because a cut lasted too long.
+    silenced: Mutex<BTreeSet<NodeId>>,
+}
+
+struct FaultyTransport {
+    inner: Arc<dyn Transport>,
+    shared: Arc<Shared>,
+}
+
+/// Wraps a transport and its events. A peer that is cut for `silent_after` goes down. Must be called inside a tokio runtime.
+#[must_use]
+pub fn wrap(
+    inner: Arc<dyn Transport>,
+    events: mpsc::Receiver<TransportEvent>,
+    silent_after: Duration,
+) -> (Arc<dyn Transport>, mpsc::Receiver<TransportEvent>, Faults) {
+    let (sender, receiver) = mpsc::channel(TRANSPORT_EVENTS_MAX);
+    let runtime = tokio::runtime::Handle::current();
+    let weak = Arc::downgrade(&inner);
+    let shared = Arc::new(Shared { inner: weak, runtime, silent_after, lanes: Mutex::default(), silenced: Mutex::default() });
+    shared.runtime.spawn(forward(Arc::downgrade(&shared), events, sender));
+    (Arc::new(FaultyTransport { inner, shared: shared.clone() }), receiver, Faults { shared })
+}
+
+impl Faults {
+    /// Sets what is wrong on the way to a peer from now on; what is already under way keeps its delay.
+    pub fn set(&self, to: NodeId, fault: Fault) {
+        let was = self.shared.lane(to).set(fault);
+        if fault.cut && !was.cut {
+            self.shared.runtime.spawn(silence(self.shared.clone(), to));
+        }
+    }
+
+    /// Everything works again.
+    pub fn heal(&self) {
+        for lane in lock(&self.shared.lanes).values() {
+            lane.set(Fault::default());
+        }
+    }
+}
+
+/// Takes a peer down whose cut outlasts the bound.
+async fn silence(shared: Arc<Shared>, node: NodeId) {
+    let lane = shared.lane(node);
+    if tokio::time::timeout(shared.silent_after, lane.passable()).await.is_err() {
+        lock(&shared.silenced).insert(node);
+        if let Some(inner) = shared.inner.upgrade() {
+            inner.disconnect(node, "nothing was heard from it");
+        }
+    }
+}
+
+/// Passes events on; a peer that goes down takes what is held back for it along.
+async fn forward(shared: Weak<Shared>, mut events: mpsc::Receiver<TransportEvent>, sender: mpsc::Sender<TransportEvent>) {
+    while let Some(mut event) = events.recv().await {
+        if let (TransportEvent::PeerDown { node, reason, .. }, Some(shared)) = (&mut event, shared.upgrade()) {
+            shared.lane(*node).discard();
+            if lock(&shared.silenced).remove(node) {
+                *reason = DownReason::Silent(shared.silent_after);
+            }
+        }
+        if sender.send(event).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Shared {
+    fn lane(self: &Arc<Self>, to: NodeId) -> Lane {
+        let mut lanes = lock(&self.lanes);
+        lanes.entry(to).or_insert_with(|| Lane::new(to, self.inner.clone(), &self.runtime)).clone()
+    }
+}
+
+#[async_trait]
+impl Transport for FaultyTransport {
+    fn local(&self) -> LocalPeer {
+        self.inner.local()
+    }
+
+    fn connect(&self, address: SocketAddr, give_up_after: Duration) {
+        self.inner.connect(address, give_up_after);
+    }
+
+    fn send_control(&self, to: NodeId, frame: Bytes) -> Result<(), SendError> {
+        if frame.len() > CONTROL_FRAME_BYTES_MAX {
+            return Err(SendError::TooLarge { length: frame.len(), bound: CONTROL_FRAME_BYTES_MAX });
+        }
+        let lane = self.shared.lane(to);
+        if lane.is_clear() { self.inner.send_control(to, frame) } else { lane.queue(frame) }
+    }
+
+    fn send_datagram(&self, to: NodeId, datagram: Bytes) -> Result<(), SendError> {
+        let lane = self.shared.lane(to);
+        match lane.fault() {
+            Fault { cut: true, .. } => Ok(()),
+            Fault { delay, .. } if delay > Duration::ZERO => {
+                let inner = self.inner.clone();
+                self.shared.runtime.spawn(async move {
+                    tokio::time::sleep(delay).await;
+                    let _ = inner.send_datagram(to, datagram);
+                });
+                Ok(())
+            }
+            _ => self.inner.send_datagram(to, datagram),
+        }
+    }
+
+    async fn open_bulk(&self, to: NodeId, header: Bytes) -> Result<Box<dyn BulkSender>, BulkError> {
+        let lane = self.shared.lane(to);
+        lane.wait(header.len()).await;
+        let inner = self.inner.open_bulk(to, header).await?;
+        Ok(Box::new(FaultySender { inner, lane }))
+    }
+
+    fn disconnect(&self, node: NodeId, reason: &str) {
+        self.inner.disconnect(node, reason);
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.inner.traffic()
+    }
+
+    async fn close(&self) {
+        let lanes: Vec<Lane> = lock(&self.shared.lanes).values().cloned().collect();
+        for lane in lanes {
+            lane.drained().await;
+        }
+        self.inner.close().await;
+    }
+}
+
+struct FaultySender {
+    inner: Box<dyn BulkSender>,
+    lane: Lane,
+}
+
+#[async_trait]
+impl BulkSender for FaultySender {
+    async fn send(&mut self, mut chunk: Bytes) -> Result<(), BulkError> {
+        while self.lane.fault() != Fault::default() && chunk.len() > PART_BYTES_MAX {
+            let part = chunk.split_to(PART_BYTES_MAX);
+            self.lane.pass(part.len()).await;
+            self.inner.send(part).await?;
+        }
+        self.lane.pass(chunk.len()).await;
+        self.inner.send(chunk).await
+    }
+
+    async fn finish(self: Box<Self>) -> Result<(), BulkError> {
+        self.lane.pass(0).await;
+        self.inner.finish().await
+    }
+
+    fn reset(self: Box<Self>) {
+        self.inner.reset();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use super::*;
+    use crate::transport::memory::MemoryHub;
+    use slowmo_protocol::ident::Incarnation;
+    use std::time::Instant;
+
+    const SILENT_AFTER: Duration = Duration::from_millis(100);
+    const TWO: NodeId = NodeId(2);
+
+    type Wrapped = (Arc<dyn Transport>, mpsc::Receiver<TransportEvent>, Faults);
+
+    /// A wrapped node 1 that can send to a bare node 2.
+    async fn pair() -> (Wrapped, (Arc<dyn Transport>, mpsc::Receiver<TransportEvent>)) {
+        let hub = MemoryHub::new(None);
+        let (one, events) = hub.join(NodeId(1), Incarnation(1), SocketAddr::from(([127, 0, 0, 1], 1)));
+        let (two, two_events) = hub.join(TWO, Incarnation(1), SocketAddr::from(([127, 0, 0, 1], 2)));
+        let mut one = wrap(one, events, SILENT_AFTER);
+        one.0.connect(two.local().address, SILENT_AFTER);
+        assert!(matches!(one.1.recv().await, Some(TransportEvent::PeerUp { node: TWO, .. })));
+        (one, (two, two_events))
+    }
+
+    async fn next_frame(events: &mut mpsc::Receiver<TransportEvent>) -> Bytes {
+        match events.recv().await {
+            Some(TransportEvent::Control { frame, .. }) => frame,
+            _ => panic!("a control frame"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_short_cut_holds_frames_back_and_loses_datagrams() {
+        let ((one, _events, faults), (_two, mut two_events)) = pair().await;
+        faults.set(TWO, Fault { cut: true, ..Fault::default() });
+        one.send_datagram(TWO, Bytes::new()).unwrap();
+        for index in 0..3u8 {
+            one.send_control(TWO, vec![index].into()).unwrap();
+        }
+        assert!(tokio::time::timeout(Duration::from_millis(20), two_events.recv()).await.is_err());
+        faults.heal();
+        one.send_control(TWO, vec![3].into()).unwrap();
+        for index in 0..4u8 {
+            assert_eq!(next_frame(&mut two_events).await[..], [index]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_long_cut_silences_the_peer() {
+        let ((one, mut events, faults), _two) = pair().await;
+        faults.set(TWO, Fault { cut: true, ..Fault::default() });
+        one.send_control(TWO, Bytes::new()).unwrap();
+        let Some(TransportEvent::PeerDown { node, reason, .. }) = events.recv().await else { panic!("down") };
+        assert_eq!((node, reason), (TWO, DownReason::Silent(SILENT_AFTER)));
+    }
+
+    #[tokio::test]
+    async fn delay_and_throttle_take_their_time() {
+        let ((one, _events, faults), (_two, mut two_events)) = pair().await;
+        let begun = Instant::now();
+        faults.set(TWO, Fault { delay: Duration::from_millis(30), ..Fault::default() });
+        (0..5).for_each(|_| one.send_control(TWO, Bytes::new()).unwrap());
+        for _ in 0..5 {
+            next_frame(&mut two_events).await;
+        }
+        let took = begun.elapsed();
+        assert!(took >= Duration::from_millis(30) && took < Duration::from_millis(120), "{took:?}: delays must overlap");
+
+        let begun = Instant::now();
+        faults.set(TWO, Fault { bytes_per_second: Some(10 << 20), ..Fault::default() });
+        let mut sender = one.open_bulk(TWO, Bytes::new()).await.unwrap();
+        sender.send(vec![0; 1 << 20].into()).await.unwrap();
+        assert!(begun.elapsed() >= Duration::from_millis(90), "{:?}", begun.elapsed());
+    }
+}

@@ -1,0 +1,134 @@
+//! Nodes of any transport, for tests, and what they hear of.
+
+use bytes::Bytes;
+use slowmo::transport::faulty;
+use slowmo::transport::memory::MemoryHub;
+use slowmo::transport::quic::{self, ClusterKey, Identity, QuicSettings};
+use slowmo_actors::ports::transport::{BulkReceiver, Transport, TransportEvent};
+use slowmo_protocol::ident::{Incarnation, NodeId};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+/// Longest wait for anything.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+const KEY: [u8; 32] = [42; 32];
+
+/// Makes nodes of one transport.
+pub enum Kind {
+    Memory(MemoryHub),
+    /// In memory, wrapped, with nothing wrong.
+    Faulty(MemoryHub),
+    Quic,
+}
+
+pub struct Node {
+    pub id: NodeId,
+    pub transport: Arc<dyn Transport>,
+    pub events: mpsc::Receiver<TransportEvent>,
+}
+
+impl Kind {
+    pub fn node(&self, id: u64, incarnation: u64) -> Node {
+        let address = match self {
+            Self::Quic => SocketAddr::from(([127, 0, 0, 1], 0)),
+            _ => SocketAddr::from(([127, 0, 0, 1], 1000 + id as u16)),
+        };
+        self.node_at(id, incarnation, address)
+    }
+
+    pub fn node_at(&self, id: u64, incarnation: u64, address: SocketAddr) -> Node {
+        let (id, incarnation) = (NodeId(id), Incarnation(incarnation));
+        let (transport, events) = match self {
+            Self::Memory(hub) => hub.join(id, incarnation, address),
+            Self::Faulty(hub) => {
+                let (inner, events) = hub.join(id, incarnation, address);
+                let (transport, events, _faults) = faulty::wrap(inner, events, PATIENCE);
+                (transport, events)
+            }
+            Self::Quic => {
+                let identity = Identity::issue(&ClusterKey::from_bytes(KEY), id, incarnation).unwrap();
+                quic::bind(QuicSettings::new(id, incarnation, address, identity)).unwrap()
+            }
+        };
+        Node { id, transport, events }
+    }
+
+    /// Nodes 0, 1, … that can all send to each other.
+    pub async fn cluster(&self, count: u64) -> Vec<Node> {
+        let mut nodes: Vec<Node> = (0..count).map(|id| self.node(id, 1)).collect();
+        for node in &nodes {
+            for other in &nodes {
+                node.transport.connect(other.address(), PATIENCE);
+            }
+        }
+        for node in &mut nodes {
+            for _ in 1..count {
+                let TransportEvent::PeerUp { .. } = node.next().await else { panic!("a peer should be up") };
+            }
+        }
+        nodes
+    }
+
+    pub async fn pair(&self) -> (Node, Node) {
+        let mut nodes = self.cluster(2).await;
+        let second = nodes.pop().unwrap();
+        (nodes.pop().unwrap(), second)
+    }
+}
+
+impl Node {
+    pub fn address(&self) -> SocketAddr {
+        self.transport.local().address
+    }
+
+    pub async fn next(&mut self) -> TransportEvent {
+        timeout(PATIENCE, self.events.recv()).await.expect("an event in time").expect("a live transport")
+    }
+
+    pub async fn next_control(&mut self) -> (NodeId, Bytes) {
+        match self.next().await {
+            TransportEvent::Control { from, frame } => (from, frame),
+            other => panic!("a control frame, not {}", name(&other)),
+        }
+    }
+
+    pub async fn next_bulk(&mut self) -> (Bytes, Box<dyn BulkReceiver>) {
+        match self.next().await {
+            TransportEvent::Bulk { header, stream, .. } => (header, stream),
+            other => panic!("a stream, not {}", name(&other)),
+        }
+    }
+
+    pub async fn next_down(&mut self) -> (NodeId, String) {
+        match self.next().await {
+            TransportEvent::PeerDown { node, reason, .. } => (node, reason.to_string()),
+            other => panic!("a peer going down, not {}", name(&other)),
+        }
+    }
+
+    pub async fn quiet(&mut self, period: Duration) {
+        if let Ok(Some(event)) = timeout(period, self.events.recv()).await {
+            panic!("{} was not expected", name(&event));
+        }
+    }
+}
+
+fn name(event: &TransportEvent) -> String {
+    match event {
+        TransportEvent::PeerUp { node, .. } => format!("up {node}"),
+        TransportEvent::PeerDown { node, reason, .. } => format!("down {node}: {reason}"),
+        TransportEvent::DialFailed { address, error, .. } => format!("dialing {address} failed: {error}"),
+        TransportEvent::Refused { error, .. } => format!("refused: {error}"),
+        TransportEvent::Control { from, .. } => format!("control from {from}"),
+        TransportEvent::Datagram { from, .. } => format!("datagram from {from}"),
+        TransportEvent::Bulk { from, .. } => format!("bulk from {from}"),
+    }
+}
+
+/// Bytes that tell their position.
+pub fn pattern(length: usize, salt: usize) -> Bytes {
+    (0..length).map(|index| (index.wrapping_mul(31) ^ (index >> 8) ^ salt) as u8).collect()
+}
