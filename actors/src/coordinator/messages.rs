@@ -4,8 +4,8 @@ use super::shards::OwnPart;
 use crate::buffers::{Assembled, Frozen};
 use crate::context::Credit;
 use crate::streams::Arrived;
-use slowmo_protocol::coordinator::Terms;
-use slowmo_protocol::ident::{Ballot, Lineage, NodeId, ShardId};
+use slowmo_protocol::coordinator::{Attempt, Terms};
+use slowmo_protocol::ident::{Lineage, NodeId, ShardId};
 use slowmo_protocol::membership::FoundingError;
 use slowmo_protocol::view::View;
 use slowmo_protocol::wire::{Header, Message};
@@ -36,8 +36,8 @@ pub enum CoordinatorMessage {
     Frame(Header, Message, Credit),
     /// A round's stream.
     Stream(Arrived, Credit),
-    /// Something happened to the data movements of a ballot.
-    Data(Ballot, DataEvent),
+    /// Something happened to the data movements of an attempt.
+    Data(Attempt, DataEvent),
     /// A member is gone.
     MemberLost(NodeId),
     /// A deadline passed.

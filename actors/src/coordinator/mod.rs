@@ -18,7 +18,7 @@ use crate::timer::Timer;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use round::{Contributed, RoundInProgress, Starter, StreamKey, StreamKind};
 use shards::ShardStates;
-use slowmo_protocol::coordinator::{Coordinator, Effect, Founding, In, Outcome, Plan, RoundKind, Terms};
+use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, Founding, In, Outcome, Plan, RoundKind, Terms};
 use slowmo_protocol::ident::{Ballot, Lineage, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::view::{MEMBERS_MAX, View};
@@ -77,7 +77,7 @@ impl Actor for CoordinatorActor {
             }
             CoordinatorMessage::Frame(header, message, _credit) => state.receive(Early::Frame(header, message)),
             CoordinatorMessage::Stream(arrived, _credit) => state.receive(Early::Stream(arrived)),
-            CoordinatorMessage::Data(ballot, event) => state.data(ballot, event),
+            CoordinatorMessage::Data(attempt, event) => state.data(attempt, event),
             CoordinatorMessage::MemberLost(node) => state.feed(In::MemberLost(node)),
             CoordinatorMessage::Tick => {
                 state.timer.disarm();
@@ -162,23 +162,23 @@ impl CoordinatorState {
         }
     }
 
-    fn data(&mut self, ballot: Ballot, event: DataEvent) {
-        let Some(round) = self.round.as_mut().filter(|round| round.plan.ballot == ballot) else { return };
+    fn data(&mut self, attempt: Attempt, event: DataEvent) {
+        let Some(round) = self.round.as_mut().filter(|round| round.plan.attempt() == attempt) else { return };
         let event = match event {
             DataEvent::Reduced(part) => {
                 round.take_own(part);
-                In::Reduced(ballot)
+                In::Reduced(attempt)
             }
             DataEvent::Parameters(owner, values) => {
                 round.values.extend(values);
-                In::ParametersHeld(ballot, owner)
+                In::ParametersHeld(attempt, owner)
             }
             DataEvent::Momentum(owner, momentum) => {
                 round.momentum.extend(momentum);
-                In::MomentumHeld(ballot, owner)
+                In::MomentumHeld(attempt, owner)
             }
-            DataEvent::TermsDiffer(node, terms) => In::TermsDiffer(ballot, node, terms),
-            DataEvent::Broken(node) => In::StreamBroken(ballot, node),
+            DataEvent::TermsDiffer(node, terms) => In::TermsDiffer(attempt, node, terms),
+            DataEvent::Broken(node) => In::StreamBroken(attempt, node),
         };
         self.feed(event);
     }

@@ -9,7 +9,7 @@ use crate::context::NodeContext;
 use crate::ports::transport::BulkError;
 use crate::streams::{Arrived, StreamInbox};
 use ractor::ActorRef;
-use slowmo_protocol::coordinator::Plan;
+use slowmo_protocol::coordinator::{Attempt, Plan};
 use slowmo_protocol::ident::{Ballot, NodeId, Round, ShardId};
 use slowmo_protocol::machine::Place;
 use slowmo_protocol::wire::{Bulk, Contribution};
@@ -108,7 +108,7 @@ impl Starter<'_> {
             let content = Bulk::Contribution(Contribution { terms: plan.terms, weight: contributed.weight });
             let (context, frozen, place) = (Arc::clone(self.context), contributed.frozen.clone(), self.place);
             let work = async move { transfer::contribute(&context, place, owner, content, &shards, &frozen).await };
-            self.spawn(tasks, plan.ballot, async move { work.await.err().map(|error| broken(owner, &error)) });
+            self.spawn(tasks, plan.attempt(), async move { work.await.err().map(|error| broken(owner, &error)) });
         }
     }
 
@@ -124,14 +124,14 @@ impl Starter<'_> {
             expected,
             states: plan.own_shards().into_iter().map(|shard| (shard, self.states.state(shard))).collect(),
         };
-        self.spawn(tasks, plan.ballot, async move { Some(reduce::run(reduction).await.map_or_else(|event| event, DataEvent::Reduced)) });
+        self.spawn(tasks, plan.attempt(), async move { Some(reduce::run(reduction).await.map_or_else(|event| event, DataEvent::Reduced)) });
     }
 
     fn receive(&mut self, plan: &Arc<Plan>, parameters: usize, tasks: &mut JoinSet<()>) {
         for owner in plan.other_owners() {
             let ranges: Vec<Range<usize>> = plan.map.owned_by(owner).map(|shard| plan.layout.range(shard)).collect();
             let (context, stream) = (Arc::clone(self.context), self.expect(plan, StreamKind::Parameters, owner));
-            self.spawn(tasks, plan.ballot, async move {
+            self.spawn(tasks, plan.attempt(), async move {
                 let received = transfer::receive(&context, stream, &ranges).await;
                 Some(received.map_or_else(|error| broken(owner, &error), |values| DataEvent::Parameters(owner, values)))
             });
@@ -139,20 +139,20 @@ impl Starter<'_> {
         for (owner, shards) in plan.momentum_from() {
             let (context, stream) = (Arc::clone(self.context), self.expect(plan, StreamKind::Momentum, owner));
             let layout = plan.layout;
-            self.spawn(tasks, plan.ballot, async move {
+            self.spawn(tasks, plan.attempt(), async move {
                 let received = transfer::receive_momentum(&context, stream, &shards, layout, parameters).await;
                 Some(received.map_or_else(|error| broken(owner, &error), |momentum| DataEvent::Momentum(owner, momentum)))
             });
         }
     }
 
-    /// Runs one movement; what it reports goes to the coordinator with the ballot it belongs to.
-    fn spawn(&self, tasks: &mut JoinSet<()>, ballot: Ballot, work: impl Future<Output = Option<DataEvent>> + Send + 'static) {
+    /// Runs one movement; what it reports goes to the coordinator with the attempt it belongs to.
+    fn spawn(&self, tasks: &mut JoinSet<()>, attempt: Attempt, work: impl Future<Output = Option<DataEvent>> + Send + 'static) {
         let actor = self.actor.clone();
         tasks.spawn(async move {
             if let Some(event) = work.await {
                 // A stopped coordinator needs no event.
-                _ = actor.cast(CoordinatorMessage::Data(ballot, event));
+                _ = actor.cast(CoordinatorMessage::Data(attempt, event));
             }
         });
     }

@@ -1,9 +1,12 @@
 //! The machine: opens a round when this node contributes, tells the leader when it holds all it must hold, decides as
 //! leader, applies what was decided. The view is fixed, so a lost member ends the run with an error that names it.
 
+mod open;
+mod voting;
+
 use super::error::RoundError;
 use super::outcome::{Outcome, RoundKind, Terms};
-use super::plan::Plan;
+use super::plan::{Attempt, Plan};
 use crate::ballot::{Acceptor, first_ballot};
 use crate::ident::{Ballot, Lineage, NodeId, Round};
 use crate::machine::{Identity, Machine, Outbox, Place};
@@ -11,6 +14,7 @@ use crate::shards::{Layout, ShardMap};
 use crate::time::{Instant, Span};
 use crate::view::View;
 use crate::wire::{Frame, Header, Message, RefusalReason};
+use open::Open;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -35,15 +39,15 @@ pub enum In {
         message: Message,
     },
     /// This node's own shards are averaged and their publication is handed to the transport.
-    Reduced(Ballot),
+    Reduced(Attempt),
     /// All parameters that `owner` publishes arrived.
-    ParametersHeld(Ballot, NodeId),
+    ParametersHeld(Attempt, NodeId),
     /// All momentum of `owner` that this node replicates arrived.
-    MomentumHeld(Ballot, NodeId),
+    MomentumHeld(Attempt, NodeId),
     /// A contributor expects another round than this node.
-    TermsDiffer(Ballot, NodeId, Terms),
+    TermsDiffer(Attempt, NodeId, Terms),
     /// A stream to or from a member failed while the member seems alive.
-    StreamBroken(Ballot, NodeId),
+    StreamBroken(Attempt, NodeId),
     /// A member is gone.
     MemberLost(NodeId),
     /// Time passed.
@@ -98,29 +102,22 @@ pub struct Coordinator {
     decided: Option<Outcome>,
     open: Option<Open>,
     early: Vec<(Header, Message)>,
-    stopped: Option<RoundError>,
+    stopped: Option<Stopped>,
 }
 
-/// A round that this node has contributed to (or receives) and that is not applied yet.
+/// Why no further round can be decided: the view is fixed.
 #[derive(Clone, Debug)]
-struct Open {
-    plan: Arc<Plan>,
-    deadline: Instant,
-    reducing: bool,
-    parameters_from: BTreeSet<NodeId>,
-    momentum_from: BTreeSet<NodeId>,
-    told_leader: bool,
+enum Stopped {
+    Refused(RefusalReason),
+    TimedOut(RoundError),
 }
 
-impl Open {
-    fn new(plan: Arc<Plan>, deadline: Instant) -> Self {
-        let parameters_from = plan.other_owners().into_iter().collect();
-        let momentum_from = plan.momentum_from().into_iter().map(|(owner, _)| owner).collect();
-        Self { deadline, reducing: plan.owns(), parameters_from, momentum_from, told_leader: false, plan }
-    }
-
-    fn holds_all(&self) -> bool {
-        !self.reducing && self.parameters_from.is_empty() && self.momentum_from.is_empty()
+impl Stopped {
+    fn error(&self, round: Round) -> RoundError {
+        match self {
+            Self::Refused(reason) => RoundError::refused(round, reason.clone()),
+            Self::TimedOut(error) => error.clone(),
+        }
     }
 }
 
@@ -131,13 +128,12 @@ impl Machine for Coordinator {
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
             In::Contribute { terms } => self.contribute(terms, now, out),
-            In::Frame { header, message } => self.receive(header, message, now, out),
-            In::Reduced(ballot) => self.holds(ballot, out, |open| open.reducing = false),
-            In::ParametersHeld(ballot, owner) => self.holds(ballot, out, |open| _ = open.parameters_from.remove(&owner)),
-            In::MomentumHeld(ballot, owner) => self.holds(ballot, out, |open| _ = open.momentum_from.remove(&owner)),
-            In::TermsDiffer(ballot, other, terms) => self.terms_differ(ballot, other, terms, out),
-            In::StreamBroken(ballot, node) if ballot == self.ballot => self.abandon(RefusalReason::StreamBroken { node }, out),
-            In::StreamBroken(..) => {}
+            In::Frame { header, message } => self.receive(header, message, out),
+            In::Reduced(attempt) => self.holds(attempt, out, |open| open.reducing = false),
+            In::ParametersHeld(attempt, owner) => self.holds(attempt, out, |open| _ = open.parameters_from.remove(&owner)),
+            In::MomentumHeld(attempt, owner) => self.holds(attempt, out, |open| _ = open.momentum_from.remove(&owner)),
+            In::TermsDiffer(attempt, other, terms) => self.terms_differ(attempt, other, terms, out),
+            In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, out),
             In::MemberLost(node) => self.member_lost(node, out),
             In::Tick => self.tick(now, out),
         }
@@ -183,11 +179,10 @@ impl Coordinator {
     /// Whether a stream of this header belongs to the current or the next round of this lineage, from a member.
     #[must_use]
     pub fn admits(&self, header: &Header) -> bool {
-        let place = self.place();
-        let near = header.round == place.round || header.round == place.round.next();
-        let same = header.lineage == place.lineage && header.epoch == place.epoch && header.ballot >= place.ballot;
-        let member = self.view().member(header.sender).is_some_and(|member| member.incarnation == header.incarnation);
-        near && same && member
+        let near = header.round == self.round || header.round == self.round.next();
+        // Ballots start afresh with every round.
+        let current = (header.round, header.ballot) >= (self.round, self.ballot);
+        near && current && self.is_from_member(header)
     }
 
     fn me(&self) -> NodeId {
@@ -199,15 +194,17 @@ impl Coordinator {
     }
 
     fn contribute(&mut self, terms: Terms, now: Instant, out: &mut Outbox<Effect>) {
-        if let Some(error) = &self.stopped {
-            return out.push(Effect::Fail(error.clone()));
+        if let Some(stopped) = &self.stopped {
+            return out.push(Effect::Fail(stopped.error(self.round)));
         }
         if self.open.is_some() {
             return out.push(Effect::Fail(RoundError::RoundStillOpen(self.round)));
         }
-        if let Some(proposed) = self.proposed.as_ref().filter(|proposed| proposed.terms != terms) {
-            let reason = self.difference(terms, self.ballot.node, proposed.terms);
-            return self.abandon(reason, out);
+        let known = self.decided.as_ref().or(self.proposed.as_ref()).map(|outcome| outcome.terms);
+        if let Some(theirs) = known.filter(|theirs| *theirs != terms) {
+            let reason = self.difference(terms, self.ballot.node, theirs);
+            self.abandon(reason.clone(), out);
+            return out.push(Effect::Fail(RoundError::refused(self.round, reason)));
         }
         let contributors = self.contributors(terms.kind);
         let map = self.shard_map(terms.elements);
@@ -241,80 +238,13 @@ impl Coordinator {
         map
     }
 
-    fn propose(&mut self, plan: &Plan, out: &mut Outbox<Effect>) {
-        let outcome = Outcome {
-            lineage: self.founding.lineage,
-            round: self.round,
-            terms: plan.terms,
-            contributors: plan.contributors.clone(),
-            view: self.founding.view.clone(),
-        };
-        self.broadcast(&Message::Propose(outcome.clone()), out);
-        self.proposed = Some(outcome);
+    /// The open round, if `attempt` is the one it is at: what an earlier round's movements still report is of no interest.
+    fn open_at(&mut self, attempt: Attempt) -> Option<&mut Open> {
+        self.open.as_mut().filter(|open| open.plan.attempt() == attempt)
     }
 
-    fn receive(&mut self, header: Header, message: Message, now: Instant, out: &mut Outbox<Effect>) {
-        let place = self.place();
-        let known = self.view().contains(header.sender) && header.lineage == place.lineage && header.epoch == place.epoch;
-        if !known {
-            return;
-        }
-        if header.round < place.round || header.ballot < place.ballot {
-            let worth_an_answer = matches!(message, Message::Prepare | Message::Propose(_));
-            return if worth_an_answer {
-                self.send(header.sender, Message::Stale, out)
-            };
-        }
-        if header.round > place.round {
-            let room = self.early.len() < EARLY_FRAMES_PER_MEMBER_MAX * self.view().size();
-            if room && header.round == place.round.next() {
-                self.early.push((header, message));
-            }
-            return;
-        }
-        self.act(header, message, now, out);
-    }
-
-    /// Acts on a frame of the current round.
-    fn act(&mut self, header: Header, message: Message, _now: Instant, out: &mut Outbox<Effect>) {
-        match message {
-            Message::Prepare => self.promise(header, out),
-            Message::Propose(outcome) if header.sender == header.ballot.node => self.accept_proposal(outcome, out),
-            Message::Prepared => {
-                self.prepared.insert(header.sender);
-                self.advance(out);
-            }
-            Message::Decide(outcome) => {
-                self.decided = Some(outcome);
-                self.advance(out);
-            }
-            Message::Abandon(reason) => self.stop(RoundError::refused(self.round, reason), out),
-            _ => {}
-        }
-    }
-
-    fn promise(&mut self, header: Header, out: &mut Outbox<Effect>) {
-        match self.acceptor.prepare(header.ballot) {
-            Ok(promise) => {
-                self.ballot = header.ballot;
-                self.send(header.sender, Message::Promise { accepted: promise.accepted }, out);
-            }
-            Err(_) => self.send(header.sender, Message::Stale, out),
-        }
-    }
-
-    fn accept_proposal(&mut self, outcome: Outcome, out: &mut Outbox<Effect>) {
-        let ours = self.open.as_ref().map(|open| open.plan.terms);
-        if let Some(ours) = ours.filter(|ours| *ours != outcome.terms) {
-            let reason = self.difference(ours, self.ballot.node, outcome.terms);
-            return self.abandon(reason, out);
-        }
-        self.proposed = Some(outcome);
-        self.advance(out);
-    }
-
-    fn holds(&mut self, ballot: Ballot, out: &mut Outbox<Effect>, mark: impl FnOnce(&mut Open)) {
-        if let Some(open) = self.open.as_mut().filter(|open| open.plan.ballot == ballot) {
+    fn holds(&mut self, attempt: Attempt, out: &mut Outbox<Effect>, mark: impl FnOnce(&mut Open)) {
+        if let Some(open) = self.open_at(attempt) {
             mark(open);
             self.advance(out);
         }
@@ -330,33 +260,6 @@ impl Coordinator {
         }
     }
 
-    fn accept_when_held(&mut self, out: &mut Outbox<Effect>) {
-        let Some(open) = self.open.as_mut().filter(|open| open.holds_all() && !open.told_leader) else { return };
-        let Some(outcome) = self.proposed.clone() else { return };
-        if self.acceptor.accept(self.ballot, outcome).is_err() {
-            return;
-        }
-        open.told_leader = true;
-        if self.leads() {
-            self.prepared.insert(self.me());
-        } else {
-            self.send(self.ballot.node, Message::Prepared, out);
-        }
-    }
-
-    /// The leader's rule: a quorum accepted, and every shard is held by all its holders.
-    fn decide_when_prepared(&mut self, out: &mut Outbox<Effect>) {
-        let Some(open) = self.open.as_ref().filter(|_| self.leads() && self.decided.is_none()) else { return };
-        let held = open.plan.holders().is_subset(&self.prepared);
-        if !held || !self.view().is_quorum(self.prepared.iter().copied()) {
-            return;
-        }
-        if let Some(outcome) = self.proposed.clone() {
-            self.broadcast(&Message::Decide(outcome.clone()), out);
-            self.decided = Some(outcome);
-        }
-    }
-
     fn apply(&mut self, outcome: Outcome, out: &mut Outbox<Effect>) {
         self.round = self.round.next();
         self.acceptor.next_decree(&self.founding.view);
@@ -366,14 +269,20 @@ impl Coordinator {
         self.prepared.clear();
         out.push(Effect::Apply(outcome));
         for (header, message) in std::mem::take(&mut self.early) {
-            self.act(header, message, Instant::default(), out);
+            self.receive(header, message, out);
         }
     }
 
-    fn terms_differ(&mut self, ballot: Ballot, other: NodeId, terms: Terms, out: &mut Outbox<Effect>) {
-        if let Some(open) = self.open.as_ref().filter(|open| open.plan.ballot == ballot) {
-            let reason = self.difference(open.plan.terms, other, terms);
+    fn terms_differ(&mut self, attempt: Attempt, other: NodeId, terms: Terms, out: &mut Outbox<Effect>) {
+        if let Some(ours) = self.open_at(attempt).map(|open| open.plan.terms) {
+            let reason = self.difference(ours, other, terms);
             self.abandon(reason, out);
+        }
+    }
+
+    fn stream_broken(&mut self, attempt: Attempt, node: NodeId, out: &mut Outbox<Effect>) {
+        if self.open_at(attempt).is_some() {
+            self.abandon(RefusalReason::StreamBroken { node }, out);
         }
     }
 
@@ -382,27 +291,30 @@ impl Coordinator {
     }
 
     fn member_lost(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
-        if !self.view().contains(node) || self.stopped.is_some() {
+        if !self.view().contains(node) || node == self.me() {
             return;
         }
         let reason = RefusalReason::MemberLost { node };
-        if self.open.is_some() {
-            self.abandon(reason, out);
+        // A decided round whose data comes from others ends with its outcome; the next one cannot.
+        let can_end = self.decided.is_some() && self.open.as_ref().is_some_and(|open| !open.needs(node));
+        if can_end {
+            self.stopped.get_or_insert(Stopped::Refused(reason));
         } else {
-            self.stopped = Some(RoundError::refused(self.round, reason));
+            self.abandon(reason, out);
         }
     }
 
     /// Ends the round for everybody: with a fixed view it cannot be decided any more.
     fn abandon(&mut self, reason: RefusalReason, out: &mut Outbox<Effect>) {
-        self.broadcast(&Message::Abandon(reason.clone()), out);
-        self.stop(RoundError::refused(self.round, reason), out);
+        if self.stopped.is_none() {
+            self.broadcast(&Message::Abandon(reason.clone()), out);
+        }
+        self.stop(Stopped::Refused(reason), out);
     }
 
-    fn stop(&mut self, error: RoundError, out: &mut Outbox<Effect>) {
-        if self.stopped.is_none() {
-            self.stopped = Some(error.clone());
-        }
+    fn stop(&mut self, stopped: Stopped, out: &mut Outbox<Effect>) {
+        let error = stopped.error(self.round);
+        self.stopped.get_or_insert(stopped);
         if let Some(open) = self.open.take() {
             out.push(Effect::Discard(open.plan.ballot));
             out.push(Effect::Fail(error));
@@ -411,13 +323,22 @@ impl Coordinator {
 
     fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let Some(open) = self.open.as_ref().filter(|open| now >= open.deadline) else { return };
-        let mut waiting: BTreeSet<NodeId> = open.parameters_from.union(&open.momentum_from).copied().collect();
-        if waiting.is_empty() {
-            waiting.insert(self.ballot.node);
-        }
-        let waiting_for = waiting.into_iter().collect();
+        let waiting_for = self.missing(open).into_iter().collect();
         let error = RoundError::TimedOut { round: self.round, after: self.founding.round_timeout, waiting_for };
-        self.stop(error, out);
+        self.stop(Stopped::TimedOut(error), out);
+    }
+
+    /// Whose data or decision is missing: data first, then what a leader or a member waits for.
+    fn missing(&self, open: &Open) -> BTreeSet<NodeId> {
+        let data = open.missing();
+        if !data.is_empty() {
+            return data;
+        }
+        if !self.leads() {
+            return BTreeSet::from([self.ballot.node]);
+        }
+        let holders: BTreeSet<_> = open.plan.holders().difference(&self.prepared).copied().collect();
+        if holders.is_empty() { self.view().ids().filter(|id| !self.prepared.contains(id)).collect() } else { holders }
     }
 
     fn broadcast(&self, message: &Message, out: &mut Outbox<Effect>) {
@@ -427,6 +348,10 @@ impl Coordinator {
     }
 
     fn send(&self, to: NodeId, message: Message, out: &mut Outbox<Effect>) {
-        out.push(Effect::Send { to, frame: self.founding.identity.frame(self.place(), message) });
+        self.send_from(self.place(), to, message, out);
+    }
+
+    fn send_from(&self, place: Place, to: NodeId, message: Message, out: &mut Outbox<Effect>) {
+        out.push(Effect::Send { to, frame: self.founding.identity.frame(place, message) });
     }
 }

@@ -17,8 +17,10 @@ mod error;
 mod machine;
 mod outcome;
 mod plan;
+#[cfg(test)]
+mod tests;
 
 pub use error::RoundError;
 pub use machine::{Coordinator, EARLY_FRAMES_PER_MEMBER_MAX, Effect, Founding, In};
 pub use outcome::{Outcome, RoundKind, Terms};
-pub use plan::Plan;
+pub use plan::{Attempt, Plan};

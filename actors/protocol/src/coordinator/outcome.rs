@@ -18,8 +18,9 @@ pub enum RoundKind {
     Gradients,
 }
 
-/// What a contributor expects a round to be. All contributors of a round must agree on all of it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// What a contributor expects a round to be. All contributors of a round must agree on all of it, bit by bit: so a learning
+/// rate that is not a number equals itself.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Terms {
     /// What the round does.
     pub kind: RoundKind,
@@ -31,6 +32,15 @@ pub struct Terms {
     pub elements: u64,
 }
 
+impl PartialEq for Terms {
+    fn eq(&self, other: &Self) -> bool {
+        let key = |terms: &Self| (terms.kind, terms.step, terms.gamma.to_bits(), terms.elements);
+        key(self) == key(other)
+    }
+}
+
+impl Eq for Terms {}
+
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, step, gamma, elements } = self;
@@ -39,7 +49,7 @@ impl fmt::Display for Terms {
 }
 
 /// The one decided result of a round.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The model history it belongs to.
     pub lineage: Lineage,

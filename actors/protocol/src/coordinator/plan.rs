@@ -7,6 +7,15 @@ use crate::view::View;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// One attempt to decide a round: its data movements report under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Attempt {
+    /// Which round.
+    pub round: Round,
+    /// Under which ballot.
+    pub ballot: Ballot,
+}
+
 /// One round's data movements as one node sees them.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -36,6 +45,12 @@ impl Plan {
         let owners = layout.shards().filter_map(|shard| map.owner(shard)).collect();
         let (round, ballot) = place;
         Self { me, round, ballot, terms, contributors, layout, map, members: view.ids().collect(), owners }
+    }
+
+    /// What these movements report under.
+    #[must_use]
+    pub fn attempt(&self) -> Attempt {
+        Attempt { round: self.round, ballot: self.ballot }
     }
 
     /// Whether this node's contribution is averaged.
@@ -93,6 +108,10 @@ impl Plan {
     /// Every node that holds a shard: the round is decided only when all of these are prepared.
     #[must_use]
     pub fn holders(&self) -> BTreeSet<NodeId> {
+        if self.owners.is_empty() {
+            // Without values no contribution ties the members to the round: the leader waits for all, not to run ahead of them.
+            return self.members.iter().copied().collect();
+        }
         if self.terms.kind == RoundKind::Gradients {
             return self.owners.clone();
         }
