@@ -101,8 +101,14 @@ fn different_configurations() {
     for starts in runs.into_iter().chain([quic]) {
         let told = told(starts);
         let both = "were started with different settings";
-        assert_says(&told[0], &[both, "node 1", "node 2", "frequency is 3 here, 2 there", "beta is 0.5 here, 0.25 there", "the same config"]);
-        assert_says(&told[1], &[both, "node 1", "node 2", "frequency is 2 here, 3 there", "beta is 0.25 here, 0.5 there", "the same config"]);
+        assert_says(
+            &told[0],
+            &[both, "node 1", "node 2", "frequency is 3 here, 2 there", "beta is 0.5 here, 0.25 there", "the same config"],
+        );
+        assert_says(
+            &told[1],
+            &[both, "node 1", "node 2", "frequency is 2 here, 3 there", "beta is 0.25 here, 0.5 there", "the same config"],
+        );
     }
 }
 

@@ -102,7 +102,7 @@ fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
     member.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
     out.take();
     let view = crate::view::tests::view(&[1, 2, 3]);
-    let members = view.members().iter().cloned().map(|member| Member { incarnation: Incarnation(member.id.0 + 100), ..member });
+    let members = view.members().iter().map(|member| Member { incarnation: Incarnation(member.id.0 + 100), ..member.clone() });
     let view = View::new(Epoch::FOUNDING, members.collect()).unwrap();
     let founder = machine(1, 3, "");
     let header = founder.settings.identity.header(founder.place());

@@ -190,7 +190,6 @@ impl Node {
         Some(Ok(streams))
     }
 
-    #[expect(clippy::type_complexity)]
     fn averaged(
         &self,
         plan: &Plan,
