@@ -66,7 +66,7 @@ pub enum CaseError {
     /// It cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(#[from] std::io::Error),
-    /// It is larger than [`FILE_BYTES_MAX`].
+    /// It is larger than the bound of 256 MiB.
     #[error("{0} bytes exceed the bound of {FILE_BYTES_MAX}")]
     TooLarge(u64),
     /// It is not JSON of the expected form.
