@@ -47,6 +47,19 @@ counter!(
     ShardId(u32), "shard"
 );
 
+/// Shows several nodes in a message: `node 3, node 7`.
+#[derive(Clone, Copy, Debug)]
+pub struct Nodes<'a>(pub &'a [NodeId]);
+
+impl fmt::Display for Nodes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, node) in self.0.iter().enumerate() {
+            write!(f, "{}{node}", if index > 0 { ", " } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
 /// Which model history a node belongs to. Zero means "none yet": such a node never donates state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Lineage(pub u128);

@@ -26,10 +26,11 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Cuts `elements` values into at most [`SHARDS_MAX`] shards. Each shard but the last has the same length.
+    /// Cuts `elements` values into at most [`SHARDS_MAX`] shards, fewer for small vectors (about as many as each has values):
+    /// a shard costs some work of its own. Each shard but the last has the same length.
     #[must_use]
     pub fn new(elements: usize) -> Self {
-        let even = elements.div_ceil(SHARDS_MAX).max(1);
+        let even = elements.div_ceil(SHARDS_MAX).max(elements.isqrt()).max(1);
         let shard_elements = if even >= SHARD_ALIGNMENT { even.next_multiple_of(SHARD_ALIGNMENT) } else { even };
         Self { elements, shard_elements }
     }
@@ -265,7 +266,7 @@ mod tests {
     fn replicas_are_bounded_by_the_view() {
         let map = ShardMap::new(&view(&[5]), &Layout::new(23), 3);
         assert_eq!(map.holders(ShardId(0)), [NodeId(5)]);
-        assert_eq!(map.held_by(NodeId(5)).count(), 23);
+        assert_eq!(map.held_by(NodeId(5)).count(), Layout::new(23).shard_count());
     }
 
     #[test]

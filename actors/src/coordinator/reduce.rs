@@ -47,10 +47,18 @@ enum Source {
     Stream(NodeId, Arrived),
 }
 
+/// What is published to one receiver.
+enum Published {
+    /// The next chunk.
+    Chunk(Bytes),
+    /// Nothing more: the stream is complete. Without it the stream is reset, so that nobody takes a part for the whole.
+    End,
+}
+
 /// Where published chunks go.
 struct Outlet {
     shards: Option<BTreeSet<ShardId>>,
-    chunks: mpsc::Sender<Bytes>,
+    queue: mpsc::Sender<Published>,
 }
 
 /// Runs the reduction; the error is what the coordinator must be told instead.
@@ -83,6 +91,10 @@ pub async fn run(reduction: Reduction) -> Result<OwnPart, DataEvent> {
         }
     }
     end(&mut sources).await?;
+    for outlet in parameter_outlets.iter().chain(&momentum_outlets) {
+        // As in `send`.
+        _ = outlet.queue.send(Published::End).await;
+    }
     Ok(part)
 }
 
@@ -182,7 +194,7 @@ fn publish_to(
 ) -> Vec<Outlet> {
     receivers
         .map(|(node, shards)| {
-            let (chunks, queue) = mpsc::channel(PUBLISH_WINDOW_CHUNKS);
+            let (outlet, queue) = mpsc::channel(PUBLISH_WINDOW_CHUNKS);
             let (context, content) = (Arc::clone(context), content.clone());
             tokio::spawn(async move {
                 if let Err(error) = publish(&context, place, node, content, queue).await {
@@ -190,7 +202,7 @@ fn publish_to(
                     tracing::debug!(%node, %error, "publication ended early");
                 }
             });
-            Outlet { shards, chunks }
+            Outlet { shards, queue: outlet }
         })
         .collect()
 }
@@ -200,18 +212,24 @@ async fn publish(
     place: Place,
     to: NodeId,
     content: Bulk,
-    mut queue: mpsc::Receiver<Bytes>,
+    mut queue: mpsc::Receiver<Published>,
 ) -> Result<(), BulkError> {
     let mut stream = open(context, place, to, content).await?;
-    while let Some(chunk) = queue.recv().await {
-        stream.send(chunk).await?;
+    loop {
+        match queue.recv().await {
+            Some(Published::Chunk(chunk)) => stream.send(chunk).await?,
+            Some(Published::End) => return stream.finish().await,
+            None => {
+                stream.reset();
+                return Err(BulkError::Reset);
+            }
+        }
     }
-    stream.finish().await
 }
 
 async fn send(outlets: &[Outlet], shard: ShardId, chunk: &Frozen) {
     for outlet in outlets.iter().filter(|outlet| outlet.shards.as_ref().is_none_or(|shards| shards.contains(&shard))) {
         // The publication of a receiver that is gone has ended and logged why.
-        _ = outlet.chunks.send(chunk.bytes(0..chunk.values().len())).await;
+        _ = outlet.queue.send(Published::Chunk(chunk.bytes(0..chunk.values().len()))).await;
     }
 }

@@ -66,7 +66,7 @@ pub enum CaseError {
     /// It cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(#[from] std::io::Error),
-    /// It is larger than [`FILE_BYTES_MAX`].
+    /// It is larger than the bound of 256 MiB.
     #[error("{0} bytes exceed the bound of {FILE_BYTES_MAX}")]
     TooLarge(u64),
     /// It is not JSON of the expected form.
@@ -97,7 +97,10 @@ impl Case {
         let shaped: usize = self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let wide = |values: &Vec<f32>| values.len() == width;
         let checks = [
-            (self.workers > 0 && self.gpus_per_node > 0 && self.workers % self.gpus_per_node == 0, "workers do not divide into nodes"),
+            (
+                self.workers > 0 && self.gpus_per_node > 0 && self.workers.is_multiple_of(self.gpus_per_node),
+                "workers do not divide into nodes",
+            ),
             (shaped == width && width > 0, "shapes do not add up to the initial parameters"),
             (self.curvature.len() == self.workers && self.curvature.iter().all(wide), "curvature has another size"),
             (self.target.len() == self.workers, "target has another number of workers"),

@@ -25,7 +25,7 @@ struct Arguments {
 
 fn main() -> anyhow::Result<()> {
     let Arguments { plan, plot: plot_path, json } = flags::parse_own()?;
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("error"));
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).init();
 
     let figures = compare(&plan, show)?;
@@ -43,12 +43,13 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One line that is written over, on a terminal only.
+/// One line that is written over; where standard error is not a terminal, a line a run.
 fn show(progress: &Progress) {
+    let Progress { finished, runs, method, shards } = progress;
     if !std::io::stderr().is_terminal() {
+        eprintln!("{finished}/{runs} {} ({shards:?} shards)", method.name);
         return;
     }
-    let Progress { finished, runs, method, shards } = progress;
     eprint!("\r\x1b[K{finished}/{runs} {} ({shards:?} shards)", method.name);
     if finished == runs {
         eprint!("\r\x1b[K");

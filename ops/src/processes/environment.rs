@@ -17,7 +17,7 @@ pub const CLUSTER_KEY_FILE: &str = "SLOWMO_CLUSTER_KEY_FILE";
 /// Devices, so workers, of the node.
 pub const DEVICES: &str = "SLOWMO_DEVICES";
 /// Process id of the launcher, with which its nodes end.
-pub const LAUNCHER_PID: &str = "SLOWMO_LAUNCHER_PID";
+pub const LAUNCHER_PID: &str = slowmo::launcher::LAUNCHER_VARIABLE;
 
 /// Variables by which a user names credentials of their own; at most one kind may be set.
 const CREDENTIALS: [&str; 5] =

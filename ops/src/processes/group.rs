@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How often ended processes and caught signals are looked for.
 const POLL: Duration = Duration::from_millis(20);
 /// Last lines of standard error kept of each node, to be shown when it fails.
-const LAST_LINES_MAX: usize = 12;
+const LAST_LINES_MAX: usize = 20;
 /// How long the output of an ended process is waited for; a process it left behind may hold it open.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
 

@@ -5,14 +5,12 @@
 mod end;
 mod environment;
 mod group;
-mod launcher;
 mod lines;
 mod signals;
 mod start;
 
 pub use environment::{DEVICES, LAUNCHER_PID, NODE_ID, Plan, RENDEZVOUS};
 pub use group::{Flow, GroupError, NodeFailure, supervise};
-pub use launcher::watch_launcher;
 pub use lines::{LINE_BYTES_MAX, Line, Stream};
 pub use signals::catch_signals;
 pub use start::{START_NODE, StartError, become_node};

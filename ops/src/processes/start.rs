@@ -49,7 +49,7 @@ pub fn become_node(command: &[OsString]) -> StartError {
 }
 
 /// Asks the kernel to kill this process when the launching thread ends; kept over `exec`, so it also binds binaries
-/// that know nothing of [`super::watch_launcher`].
+/// that know nothing of [`slowmo::launcher::watch`].
 fn die_with_launcher() {
     #[cfg(target_os = "linux")]
     let _refused = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);

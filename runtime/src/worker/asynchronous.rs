@@ -29,14 +29,23 @@ impl AsyncWorker {
     ///
     /// # Errors
     /// As there.
-    pub async fn synchronize<P: Tensors + ?Sized>(&mut self, mut parameters: &mut P) -> Result<Synchronized, SynchronizeError> {
+    pub async fn synchronize<P: Tensors + ?Sized>(&mut self, parameters: &mut P) -> Result<Synchronized, SynchronizeError> {
+        self.synchronize_with(parameters, Buffers { optimizer: &mut (), model: &mut () }).await
+    }
+
+    /// See [`crate::Worker::synchronize_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn synchronize_with<P: Tensors + ?Sized>(
+        &mut self,
+        mut parameters: &mut P,
+        mut buffers: Buffers<'_>,
+    ) -> Result<Synchronized, SynchronizeError> {
         let session = self.session.as_mut().ok_or(ExchangeError::Stopped)?;
-        let answer = {
-            let mut buffers = Buffers { optimizer: &mut (), model: &mut () };
-            session.begin_synchronize(&mut parameters, &mut buffers)?
-        };
+        let answer = session.begin_synchronize(&mut parameters, &mut buffers)?;
         let exchanged = answer.await.ok();
-        session.finish_synchronize(exchanged, &mut parameters, &mut Buffers { optimizer: &mut (), model: &mut () })
+        session.finish_synchronize(exchanged, &mut parameters, &mut buffers)
     }
 
     /// See [`crate::Worker::average_gradients`].
@@ -64,17 +73,26 @@ impl AsyncWorker {
     ///
     /// # Errors
     /// As there.
-    pub async fn step<P: Tensors + ?Sized>(&mut self, mut parameters: &mut P, learning_rate: f32) -> Result<StepReport, StepError> {
+    pub async fn step<P: Tensors + ?Sized>(&mut self, parameters: &mut P, learning_rate: f32) -> Result<StepReport, StepError> {
+        self.step_with(parameters, Buffers { optimizer: &mut (), model: &mut () }, learning_rate).await
+    }
+
+    /// See [`crate::Worker::step_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn step_with<P: Tensors + ?Sized>(
+        &mut self,
+        mut parameters: &mut P,
+        mut buffers: Buffers<'_>,
+        learning_rate: f32,
+    ) -> Result<StepReport, StepError> {
         let session = self.session.as_mut().ok_or(StepError::NotSynchronized)?;
-        let begun = {
-            let mut buffers = Buffers { optimizer: &mut (), model: &mut () };
-            session.begin_step(&mut parameters, &mut buffers, learning_rate)?
-        };
-        match begun {
+        match session.begin_step(&mut parameters, &mut buffers, learning_rate)? {
             Ok(pending) => {
                 let due = pending.due();
                 let exchanged = pending.answer.await.ok();
-                session.finish_step(due, exchanged, &mut parameters, &mut Buffers { optimizer: &mut (), model: &mut () })
+                session.finish_step(due, exchanged, &mut parameters, &mut buffers)
             }
             Err(report) => Ok(report),
         }

@@ -40,7 +40,7 @@ pub struct StepReport {
 /// Buffers beside the parameters (algorithm section 7). Float32, in the same order at every call.
 pub struct Buffers<'a> {
     /// The base optimizer's buffers, such as momentum: kept, reset or averaged at outer rounds as `buffers` says.
-    pub optimizer: &'a mut dyn Tensors,
+    pub optimizer: &'a mut (dyn Tensors + Send),
     /// The model's buffers, such as batch-norm statistics: averaged with the parameters at every exact average.
-    pub model: &'a mut dyn Tensors,
+    pub model: &'a mut (dyn Tensors + Send),
 }

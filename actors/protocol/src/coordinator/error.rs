@@ -1,6 +1,6 @@
 //! Why a round ended without an outcome. Parameters, anchor and momentum are what they were before it.
 
-use crate::ident::{NodeId, Round};
+use crate::ident::{NodeId, Nodes, Round};
 use crate::time::Span;
 use crate::wire::RefusalReason;
 
@@ -40,7 +40,7 @@ pub enum RoundError {
         node: NodeId,
     },
     /// The round took longer than allowed.
-    #[error("{round} was given up after {} s, waiting for {waiting_for:?}; see those nodes' logs, or raise round_timeout_ms", after.as_millis() / 1000)]
+    #[error("{round} was given up after {} s, waiting for {}; see those nodes' logs, or raise round_timeout_ms", after.as_millis() / 1000, Nodes(waiting_for))]
     TimedOut {
         /// Which round.
         round: Round,

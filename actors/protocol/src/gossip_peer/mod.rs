@@ -8,7 +8,7 @@
 //!   the mass leaves escrow
 //! ```
 
-use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round, Step};
+use crate::ident::{Ballot, Epoch, Lineage, NodeId, Nodes, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::push_sum::{Escrow, Split, split};
 use crate::time::{Instant, Span};
@@ -108,7 +108,7 @@ pub enum GossipError {
         node: NodeId,
     },
     /// The gossip took longer than allowed.
-    #[error("the gossip of {step} was given up after {} s, waiting for {waiting_for:?}; see those nodes' logs, or raise round_timeout_ms", after.as_millis() / 1000)]
+    #[error("the gossip of {step} was given up after {} s, waiting for {}; see those nodes' logs, or raise round_timeout_ms", after.as_millis() / 1000, Nodes(waiting_for))]
     TimedOut {
         /// The inner step.
         step: Step,

@@ -1,6 +1,6 @@
 //! Why a founding view did not form. Nothing was trained or changed.
 
-use crate::ident::NodeId;
+use crate::ident::{NodeId, Nodes};
 use crate::time::Span;
 use crate::view::ViewError;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub enum FoundingError {
         error: String,
     },
     /// Fewer nodes than `min_nodes` appeared.
-    #[error("only {} of min_nodes = {needed} nodes appeared within {} ms: {present:?}; start the others, check peers or rendezvous, or lower min_nodes", present.len(), waited.as_millis())]
+    #[error("only {} of min_nodes = {needed} nodes appeared within {} ms: {}; start the others, check peers or rendezvous, or lower min_nodes", present.len(), waited.as_millis(), Nodes(present))]
     TooFew {
         /// `min_nodes`.
         needed: usize,
@@ -29,7 +29,7 @@ pub enum FoundingError {
         waited: Span,
     },
     /// Connected nodes did not call `synchronize`.
-    #[error("{waiting_for:?} did not call synchronize within {} ms; see their logs", waited.as_millis())]
+    #[error("{} did not call synchronize within {} ms; see their logs", Nodes(waiting_for), waited.as_millis())]
     NotSynchronized {
         /// Who.
         waiting_for: Vec<NodeId>,
@@ -59,7 +59,7 @@ pub enum FoundingError {
         their_elements: (u64, u64),
     },
     /// The cluster was founded without this node.
-    #[error("the cluster was founded by {members:?} without this node; raise min_nodes on all nodes and restart them together")]
+    #[error("the cluster was founded by {} without this node; raise min_nodes on all nodes and restart them together", Nodes(members))]
     NotAMember {
         /// Its members.
         members: Vec<NodeId>,

@@ -11,104 +11,29 @@
 //! The view is fixed once it is formed: a lost member is reported, nobody joins.
 
 mod error;
+mod events;
 pub mod settings;
 #[cfg(test)]
 mod tests;
 
 pub use error::FoundingError;
+pub use events::{Effect, In, Settings};
 
 use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::time::{Instant, Span};
 use crate::view::{MEMBERS_MAX, Member, View};
-use crate::wire::{Frame, Header, Hello, Message};
+use crate::wire::{Header, Hello, Message};
 use settings::{bounded, differing_settings};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// How long a leaving node stays reachable for the others, so that what it sent arrives.
 pub const LEAVE_WAIT_MAX: Span = Span::from_millis(5_000);
-
-/// What happens to the membership.
-#[derive(Clone, Debug)]
-pub enum In {
-    /// This node's workers called `synchronize`: the size of the model is known.
-    Synchronize {
-        /// Parameters.
-        elements: u64,
-        /// Values of the buffers that travel with them.
-        buffer_elements: u64,
-    },
-    /// A peer can be sent to.
-    PeerUp(NodeId),
-    /// A peer is gone.
-    PeerDown(NodeId),
-    /// An address was given up.
-    DialFailed {
-        /// The address.
-        address: SocketAddr,
-        /// How long it was tried.
-        tried_for: Span,
-        /// The last attempt's error, for a person.
-        error: String,
-    },
-    /// A control frame about membership arrived.
-    Frame {
-        /// Who, where in history.
-        header: Header,
-        /// What.
-        message: Message,
-    },
-    /// This node leaves.
-    Leave,
-    /// Time passed.
-    Tick,
-}
-
-/// What the membership asks its shell for.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
-    /// Send a control frame.
-    Send {
-        /// To whom.
-        to: NodeId,
-        /// What.
-        frame: Frame,
-    },
-    /// The founding view is formed.
-    Formed {
-        /// Its members.
-        view: View,
-        /// The new model history.
-        lineage: Lineage,
-    },
-    /// This node cannot be part of a founding view.
-    Fail(FoundingError),
-    /// A member of the view is gone.
-    Lost(NodeId),
-    /// Everybody left, or was given the time to: the node may go.
-    Left,
-}
-
-/// What the membership of a node needs to know at its start.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// This node.
-    pub identity: Identity,
-    /// Where it listens.
-    pub address: SocketAddr,
-    /// Its workers.
-    pub devices: u16,
-    /// Nodes of the founding view.
-    pub min_nodes: usize,
-    /// The settings that all nodes must share, as `key = value` lines.
-    pub shared: String,
-    /// How long peers may take to appear after `synchronize`.
-    pub connect_timeout: Span,
-    /// How long connected peers may take to call `synchronize` too.
-    pub synchronize_timeout: Span,
-}
+/// How long a node that was refused stays for the others, so that they meet it and are told the same.
+pub const REFUSED_WAIT_MAX: Span = Span::from_millis(1_000);
+/// How long after the last attempt to reach a peer its error may take; a missing peer is then named with that error.
+pub const DIAL_ERROR_WAIT_MAX: Span = Span::from_millis(1_000);
 
 /// The membership of one node.
 #[derive(Clone, Debug)]
@@ -121,6 +46,7 @@ pub struct Membership {
     synchronize_by: Option<Instant>,
     adopted: Option<(View, Lineage)>,
     formed: Option<(View, Lineage)>,
+    refused: Option<(FoundingError, Instant)>,
     failed: Option<FoundingError>,
     left: BTreeSet<NodeId>,
     leave_by: Option<Instant>,
@@ -133,14 +59,14 @@ impl Machine for Membership {
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
             In::Synchronize { elements, buffer_elements } => self.synchronize((elements, buffer_elements), now, out),
-            In::PeerUp(node) => self.peer_up(node, out),
+            In::PeerUp(node) => self.peer_up(node, now, out),
             In::PeerDown(node) => self.peer_down(node, out),
             In::DialFailed { address, tried_for, error } => {
-                if self.formed.is_none() && self.connected.len() + 1 < self.settings.min_nodes {
-                    self.fail(FoundingError::Unreachable { address, tried_for, error }, out);
+                if !self.met_all() {
+                    self.refuse(FoundingError::Unreachable { address, tried_for, error }, now, out);
                 }
             }
-            In::Frame { header, message } => self.receive(header, message, out),
+            In::Frame { header, message } => self.receive(header, message, now, out),
             In::Leave => self.leave(now, out),
             In::Tick => self.tick(now, out),
         }
@@ -148,7 +74,8 @@ impl Machine for Membership {
 
     fn next_deadline(&self) -> Option<Instant> {
         let waiting = self.formed.is_none() && self.failed.is_none();
-        let founding = [self.appear_by, self.synchronize_by].into_iter().flatten().filter(|_| waiting).min();
+        let refused_by = self.refused.as_ref().map(|(_, deadline)| *deadline);
+        let founding = [self.appear_by, self.synchronize_by, refused_by].into_iter().flatten().filter(|_| waiting).min();
         founding.into_iter().chain(self.leave_by).min()
     }
 }
@@ -166,6 +93,7 @@ impl Membership {
             synchronize_by: None,
             adopted: None,
             formed: None,
+            refused: None,
             failed: None,
             left: BTreeSet::new(),
             leave_by: None,
@@ -193,7 +121,7 @@ impl Membership {
 
     fn synchronize(&mut self, model: (u64, u64), now: Instant, out: &mut Outbox<Effect>) {
         self.model = Some(model);
-        self.appear_by = Some(now.after(self.settings.connect_timeout));
+        self.appear_by = Some(now.after(self.settings.connect_timeout).after(DIAL_ERROR_WAIT_MAX));
         self.synchronize_by = Some(now.after(self.settings.synchronize_timeout));
         if let Some(error) = &self.failed {
             return out.push(Effect::Fail(error.clone()));
@@ -203,22 +131,37 @@ impl Membership {
         }
         let known: Vec<_> = self.hellos.values().cloned().collect();
         for (header, hello) in known {
-            self.compare(header.sender, &hello, out);
+            self.compare(header.sender, &hello, now, out);
         }
         self.found_when_complete(out);
     }
 
-    fn peer_up(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
+    fn peer_up(&mut self, node: NodeId, now: Instant, out: &mut Outbox<Effect>) {
         if self.connected.len() < MEMBERS_MAX && self.connected.insert(node) {
-            self.send(node, self.hello(), out);
+            let stranger = self.found_message().filter(|(view, _)| !view.contains(node));
+            self.send(node, stranger.map_or_else(|| self.hello(), |(_, found)| found), out);
+        }
+        if let Some((error, _)) = self.refused.take() {
+            return self.refuse(error, now, out);
         }
         self.form_when_connected(out);
         self.found_when_complete(out);
     }
 
+    /// Whether `min_nodes` nodes can be sent to, this one included.
+    fn met_all(&self) -> bool {
+        self.connected.len() + 1 >= self.settings.min_nodes
+    }
+
+    /// The view that this node is in, with the message that tells others of it.
+    fn found_message(&self) -> Option<(&View, Message)> {
+        let (view, lineage) = self.formed.as_ref().or(self.adopted.as_ref())?;
+        Some((view, Message::Found { view: view.clone(), lineage: *lineage }))
+    }
+
     fn peer_down(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
+        // What it said of itself stays: a node that is refused may be gone before this one synchronizes.
         self.connected.remove(&node);
-        self.hellos.remove(&node);
         if self.formed.as_ref().is_some_and(|(view, _)| view.contains(node)) {
             self.left.insert(node);
             out.push(Effect::Lost(node));
@@ -226,9 +169,9 @@ impl Membership {
         }
     }
 
-    fn receive(&mut self, header: Header, message: Message, out: &mut Outbox<Effect>) {
+    fn receive(&mut self, header: Header, message: Message, now: Instant, out: &mut Outbox<Effect>) {
         match message {
-            Message::Hello(hello) => self.meet(header, hello, out),
+            Message::Hello(hello) => self.meet(header, hello, now, out),
             Message::Found { view, lineage } => self.adopt(header, view, lineage, out),
             Message::Leave => {
                 if self.left.len() < MEMBERS_MAX {
@@ -240,15 +183,13 @@ impl Membership {
         }
     }
 
-    fn meet(&mut self, header: Header, hello: Hello, out: &mut Outbox<Effect>) {
-        if let Some((view, lineage)) = &self.formed {
-            let stranger = !view.contains(header.sender);
-            let answer = Message::Found { view: view.clone(), lineage: *lineage };
-            return if stranger {
-                self.send(header.sender, answer, out)
+    fn meet(&mut self, header: Header, hello: Hello, now: Instant, out: &mut Outbox<Effect>) {
+        if let Some((view, found)) = self.found_message() {
+            return if !view.contains(header.sender) {
+                self.send(header.sender, found, out)
             };
         }
-        self.compare(header.sender, &hello, out);
+        self.compare(header.sender, &hello, now, out);
         if self.hellos.len() < MEMBERS_MAX || self.hellos.contains_key(&header.sender) {
             let settings = bounded(&hello.settings).to_owned();
             self.hellos.insert(header.sender, (header, Hello { settings, ..hello }));
@@ -257,23 +198,26 @@ impl Membership {
     }
 
     /// Refuses a peer that trains something else. Both nodes see the same difference and name both sides.
-    fn compare(&mut self, peer: NodeId, hello: &Hello, out: &mut Outbox<Effect>) {
+    fn compare(&mut self, peer: NodeId, hello: &Hello, now: Instant, out: &mut Outbox<Effect>) {
         let differences = differing_settings(&self.settings.shared, &hello.settings);
         if !differences.is_empty() {
             let differences = differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-            return self.fail(FoundingError::SettingsDiffer { ours: self.me(), theirs: peer, differences }, out);
+            return self.refuse(FoundingError::SettingsDiffer { ours: self.me(), theirs: peer, differences }, now, out);
         }
         let theirs = hello.elements.zip(hello.buffer_elements);
         if let (Some(our_elements), Some(their_elements)) = (self.model, theirs)
             && our_elements != their_elements
         {
-            self.fail(FoundingError::ModelsDiffer { ours: self.me(), our_elements, theirs: peer, their_elements }, out);
+            self.refuse(FoundingError::ModelsDiffer { ours: self.me(), our_elements, theirs: peer, their_elements }, now, out);
         }
     }
 
     /// The lowest id forms the view once `min_nodes` nodes, itself included, called `synchronize`.
     fn found_when_complete(&mut self, out: &mut Outbox<Effect>) {
-        if self.formed.is_some() || self.adopted.is_some() || self.failed.is_some() || self.model.is_none() {
+        if self.formed.is_some() || self.adopted.is_some() || self.model.is_none() {
+            return;
+        }
+        if self.refused.is_some() || self.failed.is_some() {
             return;
         }
         let ready = self.hellos.iter().filter(|(id, (_, hello))| hello.elements.is_some() && self.connected.contains(id));
@@ -300,8 +244,14 @@ impl Membership {
     }
 
     fn adopt(&mut self, header: Header, view: View, lineage: Lineage, out: &mut Outbox<Effect>) {
+        if let Some((ours, our_lineage)) = self.formed.as_ref().or(self.adopted.as_ref()) {
+            if *our_lineage != lineage {
+                return self.founded_twice(header.sender, ours.contains(header.sender), view, out);
+            }
+            return;
+        }
         // A node whose workers were told that there is no view does not enter one behind their back.
-        if self.formed.is_some() || self.adopted.is_some() || self.failed.is_some() {
+        if self.failed.is_some() {
             return;
         }
         let myself = view.member(self.me()).map(|member| member.incarnation);
@@ -312,6 +262,18 @@ impl Membership {
         if header.sender == view.lowest() && self.model.is_some() && lineage.is_decided() {
             self.adopted = Some((view, lineage));
             self.form_when_connected(out);
+        }
+    }
+
+    /// Two nodes founded views that overlap: the one whose member is in the other view is told so and gives up.
+    fn founded_twice(&mut self, sender: NodeId, member: bool, theirs: View, out: &mut Outbox<Effect>) {
+        if !member {
+            let found = self.found_message().map(|(_, found)| found);
+            return found.into_iter().for_each(|found| self.send(sender, found, out));
+        }
+        if !theirs.contains(self.me()) {
+            self.formed = None;
+            self.fail(FoundingError::NotAMember { members: theirs.ids().collect() }, out);
         }
     }
 
@@ -329,8 +291,18 @@ impl Membership {
         out.push(Effect::Formed { view, lineage });
     }
 
+    /// Fails once every node that is waited for can be sent to, so that it is told the same; after a while without them.
+    fn refuse(&mut self, error: FoundingError, now: Instant, out: &mut Outbox<Effect>) {
+        if self.met_all() {
+            return self.fail(error, out);
+        }
+        self.refused.get_or_insert((error, now.after(REFUSED_WAIT_MAX)));
+    }
+
     fn fail(&mut self, error: FoundingError, out: &mut Outbox<Effect>) {
         if self.formed.is_none() && self.failed.is_none() {
+            // What was found first says more than what followed from it.
+            let error = self.refused.take().map_or(error, |(first, _)| first);
             self.failed = Some(error.clone());
             out.push(Effect::Fail(error));
         }
@@ -342,8 +314,11 @@ impl Membership {
             self.leave_by = None;
             out.push(Effect::Left);
         }
-        let (needed, found) = (self.settings.min_nodes, self.connected.len() + 1);
-        if due(self.appear_by) && found < needed {
+        if let Some((error, _)) = self.refused.take_if(|(_, deadline)| due(Some(*deadline))) {
+            return self.fail(error, out);
+        }
+        let needed = self.settings.min_nodes;
+        if due(self.appear_by) && !self.met_all() {
             let present = self.connected.iter().copied().chain([self.me()]).collect();
             self.fail(FoundingError::TooFew { needed, present, waited: self.settings.connect_timeout }, out);
         }

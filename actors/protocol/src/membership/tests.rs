@@ -3,6 +3,8 @@
 
 use super::*;
 use crate::ident::{ClusterId, Incarnation};
+use crate::wire::Frame;
+use std::net::SocketAddr;
 
 fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
     let identity = Identity { cluster: ClusterId(7), node: NodeId(id), incarnation: Incarnation(id + 100) };
@@ -115,13 +117,20 @@ fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
 fn missing_nodes_and_unreachable_addresses_are_named() {
     let (mut machine, mut out) = (machine(1, 2, ""), Outbox::default());
     machine.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
-    assert_eq!(machine.next_deadline(), Some(Instant(100)));
+    let late = Instant(100).after(DIAL_ERROR_WAIT_MAX);
+    assert_eq!(machine.next_deadline(), Some(Instant(1000)), "the timeout of synchronize comes before");
     let mut refused = machine.clone();
-    machine.handle(In::Tick, Instant(100), &mut out);
+    machine.synchronize_by = None;
+    assert_eq!(machine.next_deadline(), Some(late));
+    machine.handle(In::Tick, late, &mut out);
     let expected = FoundingError::TooFew { needed: 2, present: vec![NodeId(1)], waited: Span(100) };
     assert_eq!(out.take(), [Effect::Fail(expected)]);
     let address = SocketAddr::from(([127, 0, 0, 1], 9));
     refused.handle(In::DialFailed { address, tried_for: Span::from_millis(30_000), error: "no answer".into() }, Instant(1), &mut out);
+    assert_eq!(out.take(), [], "others may meet this node and are told the same");
+    assert_eq!(refused.next_deadline(), Some(Instant(1000)));
+    refused.synchronize_by = None;
+    refused.handle(In::Tick, Instant(1).after(REFUSED_WAIT_MAX), &mut out);
     let text = format!(
         "{}",
         match &out.take()[..] {
@@ -130,6 +139,69 @@ fn missing_nodes_and_unreachable_addresses_are_named() {
         }
     );
     assert!(text.contains("127.0.0.1:9") && text.contains("30000 ms") && text.contains("no answer"), "{text}");
+}
+
+#[test]
+fn a_node_with_other_settings_stays_until_everybody_met_it() {
+    let (mut third, mut out) = (machine(3, 3, "tau = 12"), Outbox::default());
+    third.handle(In::PeerUp(NodeId(1)), Instant(0), &mut out);
+    out.take();
+    let first = machine(1, 3, "tau = 24");
+    let Frame::V1 { header, message } = first.settings.identity.frame(first.place(), first.hello());
+    third.handle(In::Frame { header, message }, Instant(7), &mut out);
+    assert_eq!(out.take(), []);
+    let mut alone = third.clone();
+    third.handle(In::PeerUp(NodeId(2)), Instant(8), &mut out);
+    assert!(matches!(out.take()[..], [Effect::Send { to: NodeId(2), .. }, Effect::Fail(FoundingError::SettingsDiffer { .. })]));
+    let deadline = Instant(7).after(REFUSED_WAIT_MAX);
+    assert_eq!(alone.next_deadline(), Some(deadline));
+    alone.handle(In::Tick, deadline, &mut out);
+    assert!(matches!(out.take()[..], [Effect::Fail(FoundingError::SettingsDiffer { .. })]));
+}
+
+#[test]
+fn a_node_that_is_gone_was_compared_with() {
+    let (mut first, mut second, mut out) = (machine(1, 2, ""), machine(2, 2, ""), Outbox::default());
+    second.model = Some((24, 0));
+    first.handle(In::PeerUp(NodeId(2)), Instant(0), &mut out);
+    let Frame::V1 { header, message } = second.settings.identity.frame(second.place(), second.hello());
+    first.handle(In::Frame { header, message }, Instant(0), &mut out);
+    first.handle(In::PeerDown(NodeId(2)), Instant(0), &mut out);
+    out.take();
+    first.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    first.handle(In::Tick, Instant(0).after(REFUSED_WAIT_MAX), &mut out);
+    assert!(matches!(out.take()[..], [Effect::Fail(FoundingError::ModelsDiffer { theirs: NodeId(2), .. })]));
+}
+
+#[test]
+fn of_two_views_that_overlap_one_gives_up() {
+    let mut machines = [1, 2, 3].map(|id| machine(id, 2, ""));
+    let mut out = Outbox::default();
+    for (id, machine) in (1..).zip(&mut machines) {
+        for peer in [1, 2, 3].into_iter().filter(|peer| *peer != id && !(*peer == 1 && id == 2) && !(*peer == 2 && id == 1)) {
+            machine.handle(In::PeerUp(NodeId(peer)), Instant(0), &mut out);
+        }
+        machine.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+        out.take();
+    }
+    let [first, second, third] = &mut machines;
+    let hello = third.settings.identity.frame(third.place(), third.hello());
+    let mut founded = Vec::new();
+    for founder in [first, &mut *second] {
+        let Frame::V1 { header, message } = hello.clone();
+        founder.handle(In::Frame { header, message }, Instant(0), &mut out);
+        let [Effect::Send { frame: Frame::V1 { header, message }, .. }, Effect::Formed { .. }] = &out.take()[..] else { panic!("founds") };
+        founded.push((*header, message.clone()));
+    }
+    for (header, message) in founded {
+        third.handle(In::Frame { header, message }, Instant(0), &mut out);
+    }
+    let [Effect::Formed { .. }, Effect::Send { to: NodeId(2), frame: Frame::V1 { header, message } }] = &out.take()[..] else {
+        panic!("the first view counts, the second founder is told")
+    };
+    second.handle(In::Frame { header: *header, message: message.clone() }, Instant(0), &mut out);
+    let members = vec![NodeId(1), NodeId(3)];
+    assert_eq!(out.take(), [Effect::Fail(FoundingError::NotAMember { members })]);
 }
 
 #[test]
@@ -157,7 +229,7 @@ fn a_hello_is_kept_within_the_bound_of_its_settings() {
 fn a_node_that_gave_up_enters_no_view() {
     let (mut node, mut out) = (machine(2, 3, ""), Outbox::default());
     node.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
-    node.handle(In::Tick, Instant(100), &mut out);
+    node.handle(In::Tick, Instant(100).after(DIAL_ERROR_WAIT_MAX), &mut out);
     assert!(matches!(out.take()[..], [Effect::Fail(FoundingError::TooFew { .. })]));
     let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
     let view = View::new(Epoch::FOUNDING, vec![member(1), member(2)]).unwrap();

@@ -3,7 +3,6 @@
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use slowmo::{Config, Runtime, TensorError, Tensors, Worker};
-use slowmo_ops::processes::watch_launcher;
 use std::time::{Duration, Instant};
 
 /// The hidden subcommand.
@@ -58,7 +57,6 @@ pub struct NodeTotals {
 impl BenchNode {
     /// Does this node's part and tells its times.
     pub fn run(self) -> anyhow::Result<()> {
-        watch_launcher();
         let runtime = Runtime::builder().config(Config::load()?).spawn()?;
         let mut worker = runtime.worker(0)?;
         let mut params = Synthetic::new(self.parameters);

@@ -3,7 +3,6 @@
 use clap::Args;
 use slowmo::Config;
 use slowmo_examples::digits::{self, Event, Options};
-use slowmo_ops::processes::watch_launcher;
 use std::io::Write;
 
 /// The hidden subcommand.
@@ -19,7 +18,6 @@ pub struct DemoNode {
 impl DemoNode {
     /// Trains to the end.
     pub fn run(self) -> anyhow::Result<()> {
-        watch_launcher();
         digits::train(Config::load()?, &self.options, tell)?;
         Ok(())
     }

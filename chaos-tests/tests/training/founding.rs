@@ -1,0 +1,234 @@
+//! What nodes are told when they cannot found a cluster: quickly, on every side, with both sides named and what to do.
+
+use crate::support::{config, local_sgd};
+use slowmo::config::ClusterKey;
+use slowmo::transport::memory::MemoryHub;
+use slowmo::{Config, Network, Runtime, SpawnError, SynchronizeError, Synchronized};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Far below the timeouts of the nodes: what is wrong is said at once.
+const SOON: Duration = Duration::from_secs(5);
+
+type Outcome = Result<Synchronized, SynchronizeError>;
+
+/// A node that synchronizes `values` parameters and then ends like a program that stops at its first error.
+struct Start {
+    config: Config,
+    network: Option<Network>,
+    values: usize,
+}
+
+fn begin(start: Start) -> thread::JoinHandle<Outcome> {
+    let mut builder = Runtime::builder().config(start.config);
+    if let Some(network) = start.network {
+        builder = builder.network(network);
+    }
+    let runtime = builder.spawn().unwrap();
+    thread::spawn(move || {
+        let mut worker = runtime.worker(0).unwrap();
+        let mut parameters = vec![1.5; start.values];
+        let outcome = worker.synchronize(&mut parameters);
+        if outcome.is_err() {
+            assert_eq!(parameters, vec![1.5; start.values], "parameters are unchanged after an error");
+        } else {
+            worker.leave().unwrap();
+        }
+        outcome
+    })
+}
+
+/// What each of the nodes is told, all of them soon.
+fn told(starts: Vec<Start>) -> Vec<String> {
+    let begun = Instant::now();
+    let threads: Vec<_> = starts.into_iter().map(begin).collect();
+    let told = threads.into_iter().map(|thread| thread.join().unwrap().unwrap_err().to_string()).collect();
+    assert!(begun.elapsed() < SOON, "told after {:?}: {told:?}", begun.elapsed());
+    told
+}
+
+fn assert_says(told: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(told.contains(part), "{told:?} should say {part:?}");
+    }
+}
+
+/// Nodes 1, 2, … in one hub, each configured and sized by itself.
+fn in_memory(seed: Option<u64>, nodes: Vec<(Config, usize)>) -> Vec<Start> {
+    let hub = MemoryHub::new(seed);
+    let address = |index: usize| SocketAddr::from((Ipv4Addr::LOCALHOST, 41_000 + index as u16));
+    let count = nodes.len();
+    let start = |(index, (config, values)): (usize, (Config, usize))| {
+        let peers = (0..count).filter(|other| *other != index).map(address).collect();
+        let network = Some(Network { hub: hub.clone(), address: address(index), peers });
+        let config = Config { node_id: Some(index as u64 + 1), min_nodes: count, ..config };
+        Start { config, network, values }
+    };
+    nodes.into_iter().enumerate().map(start).collect()
+}
+
+/// Nodes 1, 2, … over QUIC, each with its own key, configured and sized by itself.
+fn over_quic(nodes: Vec<(Config, usize, ClusterKey)>) -> Vec<Start> {
+    let sockets: Vec<_> = nodes.iter().map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
+    let addresses: Vec<_> = sockets.iter().map(|socket| socket.local_addr().unwrap()).collect();
+    drop(sockets);
+    let start = |(index, (mut config, values, key)): (usize, (Config, usize, ClusterKey))| {
+        config.peers = addresses.iter().filter(|other| **other != addresses[index]).map(SocketAddr::to_string).collect();
+        (config.node_id, config.min_nodes, config.listen) = (Some(index as u64 + 1), addresses.len(), addresses[index]);
+        config.cluster_key = Some(key);
+        Start { config, network: None, values }
+    };
+    nodes.into_iter().enumerate().map(start).collect()
+}
+
+fn key(byte: u8) -> ClusterKey {
+    ClusterKey::from_bytes([byte; 32])
+}
+
+#[test]
+fn another_cluster_key() {
+    for told in told(over_quic(vec![(config(), 8, key(1)), (config(), 8, key(2))])) {
+        assert_says(&told, &["no connection to 127.0.0.1:", "not issued under this cluster's key", "give every node the same cluster_key"]);
+    }
+}
+
+#[test]
+fn different_configurations() {
+    let (ours, theirs) = (local_sgd(3, 12, 1.0, 0.5), local_sgd(2, 12, 1.0, 0.25));
+    let runs: Vec<_> = [None, Some(1), Some(2), Some(3)].map(|seed| in_memory(seed, vec![(ours.clone(), 8), (theirs.clone(), 8)])).into();
+    let quic = over_quic(vec![(ours, 8, key(1)), (theirs, 8, key(1))]);
+    for starts in runs.into_iter().chain([quic]) {
+        let told = told(starts);
+        let both = "were started with different settings";
+        assert_says(
+            &told[0],
+            &[both, "node 1", "node 2", "frequency is 3 here, 2 there", "beta is 0.5 here, 0.25 there", "the same config"],
+        );
+        assert_says(
+            &told[1],
+            &[both, "node 1", "node 2", "frequency is 2 here, 3 there", "beta is 0.25 here, 0.5 there", "the same config"],
+        );
+    }
+}
+
+#[test]
+fn one_of_three_is_configured_differently() {
+    let other = Config { replicas: 0, ..config() };
+    let told = told(in_memory(Some(4), vec![(config(), 8), (config(), 8), (other, 8)]));
+    assert_says(&told[0], &["node 1 and node 3", "replicas is 1 here, 0 there"]);
+    assert_says(&told[1], &["node 2 and node 3", "replicas is 1 here, 0 there"]);
+    assert_says(&told[2], &["node 3 and node ", "replicas is 0 here, 1 there"]);
+}
+
+#[test]
+fn different_parameter_counts() {
+    let runs = [None, Some(1), Some(2), Some(3)].map(|seed| in_memory(seed, vec![(config(), 100), (config(), 101)]));
+    let quic = over_quic(vec![(config(), 100, key(1)), (config(), 101, key(1))]);
+    for starts in runs.into_iter().chain([quic]) {
+        let told = told(starts);
+        assert_says(&told[0], &["node 1 brought 100 parameters", "node 2 101", "all nodes train the same model"]);
+        assert_says(&told[1], &["node 2 brought 101 parameters", "node 1 100", "all nodes train the same model"]);
+    }
+}
+
+#[test]
+fn an_unreachable_peer() {
+    let nobody = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = nobody.local_addr().unwrap().to_string();
+    let peers = vec![address.clone()];
+    let config = Config { min_nodes: 2, peers, cluster_key: Some(key(1)), connect_timeout_ms: 250, ..config() };
+    let told = told(vec![Start { config, network: None, values: 8 }]);
+    assert_says(&told[0], &[&address, "no answer; check that a node listens there and that UDP passes"]);
+    let milliseconds = told[0].split(" ms").next().unwrap().rsplit(' ').next().unwrap();
+    assert!((200..2_000).contains(&milliseconds.parse::<u64>().unwrap()), "{told:?} names how long it was tried");
+}
+
+#[test]
+fn too_few_nodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config {
+        node_id: Some(5),
+        min_nodes: 3,
+        rendezvous: Some(folder.path().into()),
+        cluster_key: Some(key(1)),
+        connect_timeout_ms: 200,
+        ..config()
+    };
+    let told = told(vec![Start { config, network: None, values: 8 }]);
+    assert_says(&told[0], &["only 1 of min_nodes = 3 nodes appeared within 200 ms", "node 5", "start the others", "lower min_nodes"]);
+}
+
+#[test]
+fn a_peer_that_never_synchronizes() {
+    let quick = Config { round_timeout_ms: 300, ..config() };
+    let mut starts = in_memory(None, vec![(quick.clone(), 8), (quick, 8)]);
+    let silent = starts.pop().unwrap();
+    let silent = Runtime::builder().config(silent.config).network(silent.network.unwrap()).spawn().unwrap();
+    let told = told(starts);
+    assert_says(&told[0], &["node 2", "did not call synchronize within 300 ms", "see their logs"]);
+    drop(silent);
+}
+
+#[test]
+fn more_nodes_than_min_nodes() {
+    let hub = MemoryHub::new(None);
+    let address = |id: u64| SocketAddr::from((Ipv4Addr::LOCALHOST, 42_000 + id as u16));
+    let start = |id: u64| {
+        let peers = [1, 2, 3].into_iter().filter(|other| *other != id).map(address).collect();
+        let network = Some(Network { hub: hub.clone(), address: address(id), peers });
+        Start { config: Config { node_id: Some(id), min_nodes: 2, ..config() }, network, values: 8 }
+    };
+    let spawn = |start: Start| Runtime::builder().config(start.config).network(start.network.unwrap()).spawn().unwrap();
+    let founders: Vec<_> = [1, 3]
+        .map(|id| {
+            let node = spawn(start(id));
+            thread::spawn(move || {
+                let mut worker = node.worker(0).unwrap();
+                worker.synchronize(&mut [0.0; 8]).unwrap();
+                worker
+            })
+        })
+        .into();
+    let founders: Vec<_> = founders.into_iter().map(|thread| thread.join().unwrap()).collect();
+    let told = told(vec![start(2)]);
+    assert_says(&told[0], &["was founded by", "node 1", "node 3", "without this node", "raise min_nodes on all nodes and restart them"]);
+    let leaving: Vec<_> = founders.into_iter().map(|worker| thread::spawn(move || worker.leave().unwrap())).collect();
+    leaving.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+fn refusal(config: Config) -> String {
+    let error = Runtime::builder().config(config).spawn().unwrap_err();
+    error.to_string()
+}
+
+#[test]
+fn a_taken_port() {
+    let taken = Runtime::builder().config(Config { cluster_key: Some(key(1)), ..config() }).spawn().unwrap();
+    let config = Config { listen: taken.address(), cluster_key: Some(key(1)), ..config() };
+    let error = Runtime::builder().config(config).spawn().unwrap_err();
+    assert!(matches!(error, SpawnError::Bind(_)), "{error:?}");
+    assert_says(&error.to_string(), &[&taken.address().to_string(), "port 0"]);
+}
+
+#[test]
+fn a_configuration_that_cannot_start() {
+    assert_says(&refusal(Config { min_nodes: 2, ..config() }), &["min_nodes = 2", "cluster key", "slowmo keygen"]);
+    let keyed = Config { cluster_key: Some(key(1)), ..config() };
+    assert_says(&refusal(Config { min_nodes: 2, ..keyed.clone() }), &["min_nodes = 2", "peers", "rendezvous"]);
+    let unnamed = Config { peers: vec!["no-such-host.invalid:7000".to_owned()], ..keyed.clone() };
+    assert_says(&refusal(unnamed), &["no-such-host.invalid:7000", "check the name in peers"]);
+    let missing = Config { cluster_key_file: Some("/no/such/key".into()), ..config() };
+    assert_says(&refusal(missing), &["/no/such/key", "check cluster_key_file"]);
+    assert_says(&refusal(Config { beta: 1.0, ..config() }), &["beta = 1", "[0, 1)"]);
+    assert_says(&refusal(Config { tau: 0, ..config() }), &["tau = 0", "1 or more"]);
+    assert_says(&refusal(Config { frequency: 0, ..config() }), &["frequency = 0", "1 or more"]);
+}
+
+#[test]
+fn a_file_that_is_no_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("key");
+    std::fs::write(&path, "not a key").unwrap();
+    assert_says(&refusal(Config { cluster_key_file: Some(path), ..config() }), &["64 hexadecimal digits", "keygen"]);
+}

@@ -1,0 +1,150 @@
+//! Runs small training jobs on several real nodes and keeps every worker's parameters after each step.
+
+use slowmo::config::{BaseName, OuterName};
+use slowmo::{Config, Runtime, StepReport, Worker};
+use slowmo_chaos::cluster::{Link, start};
+use std::sync::Arc;
+use std::thread;
+
+/// Longest connection, founding or round of a test, in milliseconds: a hang becomes an error that says where.
+pub const PATIENCE_MS: u64 = 20_000;
+
+/// In memory, in order.
+pub const IN_ORDER: Link = Link::Memory(None);
+
+/// The gradient of worker `index` (in ascending node id, then worker) at a step and a point.
+pub type Gradient = Arc<dyn Fn(usize, usize, &[f32]) -> Vec<f32> + Send + Sync>;
+
+/// A training job with plain SGD as the inner optimizer.
+#[derive(Clone)]
+pub struct Job {
+    pub ids: Vec<u64>,
+    pub link: Link,
+    pub config: Config,
+    pub initial: Vec<f32>,
+    pub steps: usize,
+    pub gradient: Gradient,
+    pub rate: fn(usize) -> f32,
+}
+
+/// What one worker saw: parameters and report of each step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    pub values: Vec<Vec<f32>>,
+    pub reports: Vec<StepReport>,
+}
+
+impl Job {
+    /// A job on `nodes` nodes whose ids ascend with their places, at a rate of 0.1.
+    pub fn new(nodes: usize, config: Config, gradient: Gradient) -> Self {
+        let ids = (0..nodes as u64).map(|node| 3 + node * node * 11).collect();
+        Self { ids, link: IN_ORDER, config, initial: vec![0.0], steps: 6, gradient, rate: |_| 0.1 }
+    }
+
+    /// What every worker saw, in ascending node id, then worker.
+    pub fn run(&self) -> Vec<Seen> {
+        let nodes = start(&self.ids, self.link, &self.config).unwrap();
+        let mut nodes: Vec<Runtime> = nodes.into_iter().collect();
+        nodes.sort_by_key(Runtime::node_id);
+        let workers = nodes.iter().flat_map(|node| (0..usize::from(self.config.devices)).map(|index| node.worker(index).unwrap()));
+        let threads: Vec<_> = workers
+            .map(|worker| {
+                let job = self.clone();
+                thread::spawn(move || job.train(worker))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    }
+
+    /// The parameters only: worker, step, value.
+    pub fn values(&self) -> Vec<Vec<Vec<f32>>> {
+        self.run().into_iter().map(|seen| seen.values).collect()
+    }
+
+    fn train(&self, mut worker: Worker) -> Seen {
+        let mut parameters = self.initial.clone();
+        let found = worker.synchronize(&mut parameters).unwrap();
+        let index = found.node_rank * found.workers + found.worker;
+        let mut seen = Seen { values: Vec::new(), reports: Vec::new() };
+        for step in 0..self.steps {
+            let mut gradients = (self.gradient)(index, step, &parameters);
+            worker.average_gradients(&mut gradients).unwrap();
+            let rate = (self.rate)(step);
+            descend(&mut parameters, &gradients, rate);
+            seen.reports.push(worker.step(&mut parameters, rate).unwrap());
+            seen.values.push(parameters.clone());
+        }
+        worker.leave().unwrap();
+        seen
+    }
+}
+
+/// One step of SGD.
+pub fn descend(parameters: &mut [f32], gradients: &[f32], rate: f32) {
+    parameters.iter_mut().zip(gradients).for_each(|(x, gradient)| *x -= rate * gradient);
+}
+
+/// The gradient of `½a(x − c)²` with each worker's own `a` and `c`.
+pub fn parabolas(a: &'static [f32], c: &'static [f32]) -> Gradient {
+    Arc::new(move |worker, _, x| x.iter().map(|x| a[worker] * (x - c[worker])).collect())
+}
+
+/// Parabolas of many elements; every worker, element and step has its own center.
+pub fn noisy(worker: usize, step: usize, x: &[f32]) -> Vec<f32> {
+    let center = |index: usize| ((worker * 131 + step * 17 + index * 7) % 23) as f32 * 0.173 - 1.9;
+    let curvature = |index: usize| 0.4 + ((worker * 3 + index) % 5) as f32 * 0.21;
+    x.iter().enumerate().map(|(index, x)| curvature(index) * (x - center(index))).collect()
+}
+
+/// [`noisy`] as a job's gradient.
+pub fn noise() -> Gradient {
+    Arc::new(noisy)
+}
+
+/// Starting values that are not round.
+pub fn uneven(length: usize) -> Vec<f32> {
+    (0..length).map(|index| ((index * 37 + 11) % 101) as f32 * 0.0131 - 0.6).collect()
+}
+
+/// A configuration that fails soon instead of waiting long.
+pub fn config() -> Config {
+    Config { connect_timeout_ms: PATIENCE_MS, round_timeout_ms: PATIENCE_MS, ..Config::default() }
+}
+
+/// LocalSGD with frequency `f`, SlowMo every `tau` steps.
+pub fn local_sgd(f: u64, tau: u64, alpha: f32, beta: f32) -> Config {
+    Config { base: BaseName::LocalSgd, frequency: f, tau, alpha, beta, ..config() }
+}
+
+/// SGP with one peer, SlowMo every `tau` steps.
+pub fn sgp(tau: u64, beta: f32) -> Config {
+    Config { base: BaseName::Sgp, tau, beta, ..config() }
+}
+
+/// Only outer rounds, with another outer optimizer.
+pub fn outer_only(outer: OuterName, tau: u64, eta: f32, mu: f32) -> Config {
+    Config { base: BaseName::None, outer, tau, eta, mu, ..config() }
+}
+
+/// The mean of vectors, summed in their order.
+pub fn mean(vectors: &[Vec<f32>]) -> Vec<f32> {
+    let mut sum = vectors[0].clone();
+    for vector in &vectors[1..] {
+        sum.iter_mut().zip(vector).for_each(|(sum, value)| *sum += value);
+    }
+    sum.iter_mut().for_each(|sum| *sum /= vectors.len() as f32);
+    sum
+}
+
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Every value within a relative error (absolute below 1).
+pub fn assert_close(found: &[f32], expected: &[f32], tolerance: f32) {
+    assert_eq!(found.len(), expected.len());
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let error = (found - expected).abs() / expected.abs().max(1.0);
+        assert!(error <= tolerance, "value {index}: {found} against {expected}, off by {error:e}");
+    }
+}

@@ -1,0 +1,56 @@
+//! Commands that train: the demo and the benches, with small figures, over real processes and QUIC on loopback.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use serde_json::Value;
+use std::process::Command;
+
+/// Runs a command with `--json`; its only object.
+fn report(arguments: &[&str]) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_slowmo")).args(arguments).arg("--json").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn the_demo_learns_and_its_nodes_agree() {
+    let report = report(&["demo", "--nodes", "2", "--steps", "360"]);
+    assert_eq!(report["succeeded"], true);
+    assert_eq!(report["rounds_bit_identical"], 30);
+    assert!(report["test_accuracy_min"].as_f64().unwrap() >= 0.95, "{report}");
+    let nodes = report["nodes"].as_array().unwrap();
+    assert_eq!(nodes.len(), 2);
+    assert_eq!(nodes[0]["digest"], nodes[1]["digest"], "the last step closed a round");
+}
+
+#[test]
+fn a_demo_that_learned_too_little_says_so() {
+    let output = Command::new(env!("CARGO_BIN_EXE_slowmo")).args(["demo", "--nodes", "2", "--steps", "12"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("below 95 %"));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("test accuracy"), "the table is shown all the same");
+}
+
+#[test]
+fn rounds_send_little_more_than_they_must() {
+    let report = report(&["bench", "round", "--nodes", "2", "--mib", "4", "--rounds", "2"]);
+    for kind in ["average", "outer_round"] {
+        let figures = &report[kind];
+        assert!(figures["p50_ms"].as_f64().unwrap() > 0.0);
+        let sent = figures["sent_vs_ideal"].as_f64().unwrap();
+        assert!((0.99..1.15).contains(&sent), "{kind} sent × {sent}");
+        assert!(figures["rate_vs_plain_quinn"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn gossip_sends_little_more_than_it_must() {
+    let report = report(&["bench", "gossip", "--nodes", "2", "--mib", "4", "--steps", "3"]);
+    let sent = report["gossip"]["sent_vs_ideal"].as_f64().unwrap();
+    assert!((0.99..1.15).contains(&sent), "sent × {sent}");
+}
+
+#[test]
+fn idle_steps_are_reported_in_microseconds() {
+    let report = report(&["bench", "step", "--nodes", "1", "--mib", "4", "--steps", "250"]);
+    assert!(report["p50_us"].as_f64().unwrap() < 1000.0, "{report}");
+}
