@@ -5,5 +5,7 @@
 mod determinism;
 mod founding;
 mod golden;
+mod rounds;
 mod special_cases;
 mod support;
+mod workers;
