@@ -207,7 +207,10 @@ impl Coordinator {
         }
         if let Some(proposed) = self.proposed.as_ref().filter(|proposed| proposed.terms != terms) {
             let reason = self.difference(terms, self.ballot.node, proposed.terms);
-            return self.abandon(reason, out);
+            self.abandon(reason, out);
+            // Nothing is open yet, but the caller waits.
+            let error = self.stopped.clone();
+            return error.into_iter().for_each(|error| out.push(Effect::Fail(error)));
         }
         let contributors = self.contributors(terms.kind);
         let map = self.shard_map(terms.elements);
