@@ -4,7 +4,6 @@
 use super::*;
 use proptest::prelude::*;
 use std::sync::Barrier;
-use std::time::Instant;
 
 /// Runs `work` on every rank at once; what each returned, by rank.
 fn on_all<R: Send>(size: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
