@@ -24,6 +24,8 @@ fn train(mut worker: Worker, steps: usize) -> Option<String> {
         let mut gradients = noisy(found.node_rank, step, &values);
         let averaged = worker.average_gradients(&mut gradients).map_err(|error| error.to_string());
         if let Err(error) = averaged.and_then(|()| worker.step(&mut values, 0.1).map_err(|error| error.to_string())) {
+            // The others may hear of the same loss a moment later than this node's own end.
+            thread::sleep(Duration::from_millis(50));
             return Some(error);
         }
         thread::sleep(Duration::from_millis(1));
@@ -49,9 +51,9 @@ fn a_node_that_is_dropped_is_named_to_all_others() {
             assert!(begun.elapsed() < Duration::from_secs(5), "{:?} over {link:?}: {told:?}", config.base);
             for told in [&told[0], &told[2]] {
                 let told = told.as_ref().unwrap();
-                // Whoever notices first may see a broken stream before the connection's end.
                 let says = |part: &str| told.contains(part);
                 assert!(says("node 2"), "{:?} over {link:?}: {told}", config.base);
+                // A gossip may see its stream break before the connection's end.
                 assert!(says("restart the run on the remaining nodes") || says("see that node's log"), "{told}");
             }
         }

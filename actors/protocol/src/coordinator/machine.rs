@@ -23,6 +23,10 @@ pub const EARLY_FRAMES_PER_MEMBER_MAX: usize = 4;
 /// Layouts whose shard map is kept: those of parameters, gradients and averaged buffers.
 const SHARD_MAPS_MAX: usize = 4;
 
+/// How long a broken stream may go unexplained before its other end is blamed: that end may be about to say that it ended
+/// the round because of another member, or be found gone itself.
+pub const STREAM_BROKEN_WAIT_MAX: Span = Span::from_millis(1_000);
+
 /// What happens to the coordinator.
 #[derive(Clone, Debug)]
 pub enum In {
@@ -133,14 +137,14 @@ impl Machine for Coordinator {
             In::ParametersHeld(attempt, owner) => self.holds(attempt, out, |open| _ = open.parameters_from.remove(&owner)),
             In::MomentumHeld(attempt, owner) => self.holds(attempt, out, |open| _ = open.momentum_from.remove(&owner)),
             In::TermsDiffer(attempt, other, terms) => self.terms_differ(attempt, other, terms, out),
-            In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, out),
+            In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, now),
             In::MemberLost(node) => self.member_lost(node, out),
             In::Tick => self.tick(now, out),
         }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.open.as_ref().map(|open| open.deadline)
+        self.open.as_ref().map(Open::next_deadline)
     }
 }
 
@@ -280,9 +284,9 @@ impl Coordinator {
         }
     }
 
-    fn stream_broken(&mut self, attempt: Attempt, node: NodeId, out: &mut Outbox<Effect>) {
-        if self.open_at(attempt).is_some() {
-            self.abandon(RefusalReason::StreamBroken { node }, out);
+    fn stream_broken(&mut self, attempt: Attempt, node: NodeId, now: Instant) {
+        if let Some(open) = self.open_at(attempt) {
+            open.broken.get_or_insert((node, now.after(STREAM_BROKEN_WAIT_MAX)));
         }
     }
 
@@ -322,6 +326,10 @@ impl Coordinator {
     }
 
     fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let broken = self.open.as_ref().and_then(|open| open.broken).filter(|(_, deadline)| now >= *deadline);
+        if let Some((node, _)) = broken {
+            return self.abandon(RefusalReason::StreamBroken { node }, out);
+        }
         let Some(open) = self.open.as_ref().filter(|open| now >= open.deadline) else { return };
         let waiting_for = self.missing(open).into_iter().collect();
         let error = RoundError::TimedOut { round: self.round, after: self.founding.round_timeout, waiting_for };

@@ -13,6 +13,8 @@ pub(super) struct Open {
     pub plan: Arc<Plan>,
     /// When it is given up.
     pub deadline: Instant,
+    /// The other end of the first stream that broke, and until when that may be explained.
+    pub broken: Option<(NodeId, Instant)>,
     /// The own shards are not averaged yet.
     pub reducing: bool,
     /// Owners whose parameters have not arrived yet.
@@ -27,7 +29,11 @@ impl Open {
     pub fn new(plan: Arc<Plan>, deadline: Instant) -> Self {
         let parameters_from = plan.other_owners().into_iter().collect();
         let momentum_from = plan.momentum_from().into_iter().map(|(owner, _)| owner).collect();
-        Self { deadline, reducing: plan.owns(), parameters_from, momentum_from, told_leader: false, plan }
+        Self { deadline, broken: None, reducing: plan.owns(), parameters_from, momentum_from, told_leader: false, plan }
+    }
+
+    pub fn next_deadline(&self) -> Instant {
+        self.broken.map_or(self.deadline, |(_, explained_by)| explained_by.min(self.deadline))
     }
 
     /// Whether this node holds all that the round wants it to hold.
