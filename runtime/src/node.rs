@@ -78,27 +78,34 @@ impl Node {
         }
     }
 
-    /// Closes the connections after what was sent has arrived.
+    /// Closes the connections after what was sent has arrived. Works on any executor: the node's own does it.
     pub(crate) async fn close_async(&self) {
-        if !self.closed.swap(true, Ordering::Relaxed) {
-            self.context.transport.close().await;
+        let (done, closed) = tokio::sync::oneshot::channel();
+        // Nobody waits any more, or this node is closed already: both are fine.
+        if self.begin_close(move || _ = done.send(())) {
+            _ = closed.await;
         }
     }
 
     /// [`Node::close_async`] from a plain thread, bounded by [`CLOSE_WAIT_MAX`].
     pub(crate) fn close(&self) {
-        let executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(executor) = executor.as_ref().filter(|_| !self.closed.swap(true, Ordering::Relaxed)) else { return };
         let (done, closed) = std::sync::mpsc::channel();
+        // Nobody waits any more after the bound.
+        if self.begin_close(move || _ = done.send(())) && closed.recv_timeout(CLOSE_WAIT_MAX).is_err() {
+            tracing::warn!("peers were not told in time that this node stops");
+        }
+    }
+
+    /// Starts closing on the node's executor; `false` if that was done before.
+    fn begin_close(&self, done: impl FnOnce() + Send + 'static) -> bool {
+        let executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(executor) = executor.as_ref().filter(|_| !self.closed.swap(true, Ordering::Relaxed)) else { return false };
         let context = Arc::clone(&self.context);
         executor.spawn(async move {
             context.transport.close().await;
-            // Nobody waits any more after the bound.
-            _ = done.send(());
+            done();
         });
-        if closed.recv_timeout(CLOSE_WAIT_MAX).is_err() {
-            tracing::warn!("peers were not told in time that this node stops");
-        }
+        true
     }
 }
 

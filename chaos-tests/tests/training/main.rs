@@ -2,8 +2,14 @@
 //! when something is wrong.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod buffers;
 mod determinism;
 mod founding;
 mod golden;
+mod hostile;
+mod large;
+mod lost_peers;
+mod rounds;
 mod special_cases;
 mod support;
+mod workers;

@@ -149,7 +149,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
-    use std::time::Instant;
 
     #[test]
     fn freeze_names_the_first_value_that_is_not_finite() {
@@ -196,27 +195,5 @@ mod tests {
             restore(&flat, &mut copy).unwrap();
             prop_assert_eq!(copy, tensors);
         }
-    }
-
-    /// `cargo test --release -p slowmo freeze_speed -- --ignored --nocapture`
-    #[test]
-    #[ignore = "a measurement"]
-    fn freeze_speed() {
-        const ELEMENTS: usize = 25_000_000;
-        let values = vec![0.5f32; ELEMENTS];
-        let mut flat = vec![0.0f32; ELEMENTS];
-        let mut best = |what: &str, run: &mut dyn FnMut(&mut [f32])| {
-            let once = |flat: &mut [f32], run: &mut dyn FnMut(&mut [f32])| {
-                let start = Instant::now();
-                run(flat);
-                start.elapsed().as_secs_f64()
-            };
-            let seconds = (0..15).map(|_| once(&mut flat, run)).fold(f64::MAX, f64::min);
-            println!("{what}: {:.1} GB/s", 4e-9 * 25e6 / seconds);
-        };
-        best("memcpy", &mut |flat| flat.copy_from_slice(&values));
-        best("freeze", &mut |flat| freeze(&values, flat).unwrap());
-        best("digest", &mut |_| drop(digest(&values).unwrap()));
-        assert_eq!(flat, values);
     }
 }

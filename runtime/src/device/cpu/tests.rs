@@ -4,7 +4,6 @@
 use super::*;
 use proptest::prelude::*;
 use std::sync::Barrier;
-use std::time::Instant;
 
 /// Runs `work` on every rank at once; what each returned, by rank.
 fn on_all<R: Send>(size: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
@@ -177,22 +176,4 @@ proptest! {
         let parts: Vec<usize> = (0..size).flat_map(|rank| part(length, rank, size)).collect();
         prop_assert_eq!(parts, (0..length).collect::<Vec<_>>());
     }
-}
-
-/// `cargo test --release -p slowmo mean_speed -- --ignored --nocapture`
-#[test]
-#[ignore = "a measurement"]
-fn mean_speed() {
-    const ELEMENTS: usize = 16 << 20;
-    let collective = SharedMemory::new(2);
-    let seconds = on_all(2, |rank| {
-        let mut values = vec![1.0f32; ELEMENTS];
-        let mut once = || {
-            let start = Instant::now();
-            collective.mean(rank, &mut values).unwrap();
-            start.elapsed().as_secs_f64()
-        };
-        (0..8).map(|_| once()).fold(f64::MAX, f64::min)
-    });
-    println!("mean of 2 workers, 64 MiB each: {:.1} ms, {:.2} GB/s a worker", seconds[0] * 1e3, ELEMENTS as f64 * 4e-9 / seconds[0]);
 }

@@ -1,0 +1,99 @@
+//! Over QUIC: what an authenticated peer sends that no correct peer would does not end or change the others' training.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[expect(dead_code, reason = "shared with the tests of who is refused")]
+mod raw_peer;
+
+use raw_peer::RawPeer;
+use slowmo::transport::quic::ClusterKey;
+use slowmo::{Config, Runtime};
+use slowmo_protocol::ident::{Incarnation, NodeId};
+use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Barrier;
+use std::thread;
+
+const KEY: ClusterKey = ClusterKey::from_bytes([3; 32]);
+
+fn node(id: u64, own: SocketAddr, peer: SocketAddr) -> Runtime {
+    let config = Config {
+        node_id: Some(id),
+        min_nodes: 2,
+        listen: own,
+        peers: vec![peer.to_string()],
+        cluster_key: Some(KEY),
+        frequency: 1,
+        tau: 2,
+        runtime_threads: 1,
+        ..Config::default()
+    };
+    Runtime::builder().config(config).spawn().unwrap()
+}
+
+/// Each kind of nonsense on a connection of its own, because the node closes it.
+async fn attack(stranger: &RawPeer, address: SocketAddr) {
+    let control: [&[u8]; 4] = [
+        &u32::MAX.to_le_bytes(),
+        &(CONTROL_FRAME_BYTES_MAX as u32 + 1).to_le_bytes(),
+        &[9, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
+        &[5, 0, 0, 0, 1],
+    ];
+    for bytes in control {
+        let connection = stranger.admitted(address, false).await;
+        raw_peer::write(&connection, bytes).await;
+    }
+    let streams: [&[u8]; 4] = [
+        &u32::MAX.to_le_bytes(),
+        &(BULK_HEADER_BYTES_MAX as u32 + 1).to_le_bytes(),
+        &[4, 0, 0, 0, 0xde, 0xad, 0xbe, 0xef, 1, 2, 3],
+        &[0, 0, 0, 0],
+    ];
+    for bytes in streams {
+        let connection = stranger.admitted(address, true).await;
+        raw_peer::write(&connection, bytes).await;
+    }
+}
+
+#[test]
+fn training_goes_on_while_an_authenticated_peer_sends_nonsense() {
+    let sockets = [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    let addresses = sockets.map(|socket| socket.local_addr().unwrap());
+    let nodes = [node(1, addresses[0], addresses[1]), node(2, addresses[1], addresses[0])];
+    let (founded, attacked) = (Barrier::new(3), Barrier::new(3));
+    let seen = thread::scope(|scope| {
+        let training = [0, 1].map(|rank| {
+            let (mut worker, founded, attacked) = (nodes[rank].worker(0).unwrap(), &founded, &attacked);
+            scope.spawn(move || {
+                let mut values = vec![0.0f32; 2_000];
+                worker.synchronize(&mut values).unwrap();
+                founded.wait();
+                for step in 0..40 {
+                    values.iter_mut().for_each(|value| *value += [1.0, 3.0][rank]);
+                    assert_eq!(worker.step(&mut values, 1.0).unwrap().step, step);
+                    if step == 20 {
+                        attacked.wait();
+                    }
+                }
+                worker.leave().unwrap();
+                values
+            })
+        });
+        let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        founded.wait();
+        executor.block_on(async {
+            let stranger = RawPeer::new(&KEY, NodeId(99), Incarnation(1));
+            attack(&stranger, addresses[0]).await;
+            attack(&stranger, addresses[1]).await;
+        });
+        attacked.wait();
+        training.map(|thread| thread.join().unwrap())
+    });
+    // Blocks of two steps move the average by 4; momentum 0.5 doubles that in the limit: 20 rounds by hand.
+    let (mut value, mut update) = (0.0f32, 0.0f32);
+    for _ in 0..20 {
+        update = 0.5 * update + 4.0;
+        value += update;
+    }
+    assert!(seen.iter().flatten().all(|found| (found - value).abs() < 1e-3), "{} against {value}", seen[0][0]);
+    assert_eq!(seen[0], seen[1]);
+}
