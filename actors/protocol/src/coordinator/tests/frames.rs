@@ -253,6 +253,21 @@ fn a_stopped_node_tells_a_leader_that_is_ahead_why() {
 }
 
 #[test]
+fn a_leader_passes_on_why_the_run_ended_and_says_it_once() {
+    let reason = RefusalReason::StreamBroken { node: NodeId(2) };
+    let abandon = Message::Abandon(reason);
+    let mut leader = Fixture::new(1, &[1, 2, 3]);
+    leader.contribute_and_hold();
+    assert_eq!(sends(&leader.frame(2, ballot(0, 1), abandon.clone()), &abandon), 2, "to every other member");
+    assert!(leader.frame(2, ballot(0, 1), abandon.clone()).is_empty(), "no echo");
+    let mut member = Fixture::new(3, &[1, 2, 3]);
+    member.contribute_and_hold();
+    let effects = member.frame(2, ballot(0, 1), abandon.clone());
+    assert_eq!(sends(&effects, &abandon), 0);
+    assert!(matches!(effects.last(), Some(Effect::Fail(RoundError::StreamBroken { .. }))));
+}
+
+#[test]
 fn a_leader_that_holds_everything_names_who_has_not_prepared() {
     let mut leader = Fixture::new(1, &[1, 2, 3]);
     leader.contribute_and_hold();
