@@ -19,7 +19,7 @@ pub enum ExchangeError {
     Gossip(#[from] GossipError),
     /// The workers of a node asked for different things.
     #[error(
-        "worker {worker} of this node asked for {asked:?}, the workers before it for {before:?}; call the same operations with the same learning rate on every worker"
+        "worker {worker} of this node asked for {asked}, the workers before it for {before}; call the same operations with the same learning rate on every worker"
     )]
     WorkersDisagree {
         /// The worker that arrived last.

@@ -83,6 +83,11 @@ pub enum SynchronizeError {
     /// It was called before: parameters are synchronized once.
     #[error("synchronize was called before: a worker synchronizes once, before its first step")]
     Again,
+    /// An async call was cancelled while it waited: its exchange may have gone on without it.
+    #[error(
+        "an earlier call was cancelled while it waited, and its exchange may have gone on without it: drop this worker and restart the node"
+    )]
+    Abandoned,
 }
 
 /// Why `step` failed. Tensors, step counter, anchor and momentum are unchanged: mend the cause and call it again, or leave.
@@ -132,9 +137,14 @@ pub enum StepError {
     /// A tensor cannot be read or written.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    /// An async call was cancelled while it waited: its exchange may have gone on without it.
+    #[error(
+        "an earlier call was cancelled while it waited, and its exchange may have gone on without it: drop this worker and restart the node"
+    )]
+    Abandoned,
 }
 
-/// Why `average_gradients` failed. The gradients are unchanged unless a tensor could not be written.
+/// Why `average_gradients` failed. The gradients are unchanged, or the node's mean where only the mean over all nodes failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GradientError {
     /// The node's workers could not average.
@@ -152,6 +162,11 @@ pub enum GradientError {
     /// Several async workers on a single-threaded executor would wait for each other for ever.
     #[error("several async workers need a multi-threaded executor, or one plain thread each with `Worker`")]
     NeedsThreads,
+    /// An async call was cancelled while it waited: its exchange may have gone on without it.
+    #[error(
+        "an earlier call was cancelled while it waited, and its exchange may have gone on without it: drop this worker and restart the node"
+    )]
+    Abandoned,
 }
 
 /// Why `leave` failed.

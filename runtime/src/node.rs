@@ -6,7 +6,7 @@ use slowmo_actors::buffers::Pool;
 use slowmo_actors::context::NodeContext;
 use slowmo_actors::context::NodeSettings;
 use slowmo_actors::node_supervisor::NodeSupervisorMessage;
-use slowmo_actors::ports::device::Collective;
+use slowmo_actors::ports::device::{Collective, Device};
 use slowmo_actors::ports::transport::{LocalPeer, Traffic};
 use slowmo_actors::worker::WorkerMessage;
 use slowmo_protocol::ident::NodeId;
@@ -20,6 +20,7 @@ pub const CLOSE_WAIT_MAX: Duration = Duration::from_millis(500);
 /// One running node.
 pub struct Node {
     context: Arc<NodeContext>,
+    devices: Vec<Arc<dyn Device>>,
     collective: Arc<dyn Collective>,
     supervisor: ActorRef<NodeSupervisorMessage>,
     workers: Vec<ActorRef<WorkerMessage>>,
@@ -30,12 +31,12 @@ pub struct Node {
 impl Node {
     pub(crate) fn new(
         context: Arc<NodeContext>,
-        collective: Arc<dyn Collective>,
+        (devices, collective): (Vec<Arc<dyn Device>>, Arc<dyn Collective>),
         supervisor: ActorRef<NodeSupervisorMessage>,
         workers: Vec<ActorRef<WorkerMessage>>,
         executor: tokio::runtime::Runtime,
     ) -> Self {
-        Self { context, collective, supervisor, workers, executor: Mutex::new(Some(executor)), closed: AtomicBool::new(false) }
+        Self { context, devices, collective, supervisor, workers, executor: Mutex::new(Some(executor)), closed: AtomicBool::new(false) }
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -52,6 +53,12 @@ impl Node {
 
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.context.pool
+    }
+
+    /// The device of a worker.
+    pub(crate) fn device(&self, worker: usize) -> &dyn Device {
+        // Workers are numbered from 0 and each has one.
+        &*self.devices[worker]
     }
 
     pub(crate) fn collective(&self) -> &dyn Collective {

@@ -2,6 +2,7 @@
 
 use crate::config::{Config, Congestion, Credentials};
 use crate::device::cpu::SharedMemory;
+use crate::device::host::HostDevice;
 use crate::discovery::{Directory, StaticList};
 use crate::error::{SpawnError, WorkerError};
 use crate::launcher;
@@ -14,6 +15,7 @@ use slowmo_actors::buffers::Pool;
 use slowmo_actors::context::{Actors, MAILBOX_CREDITS_MAX, NodeContext, NodeSettings};
 use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor};
 use slowmo_actors::ports::clock::TokioClock;
+use slowmo_actors::ports::device::Device;
 use slowmo_actors::ports::discovery::Discovery;
 use slowmo_actors::ports::transport::{Traffic, Transport, TransportEvent};
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
@@ -130,7 +132,8 @@ impl RuntimeBuilder {
         let node = executor.block_on_plain_thread(self.build())?;
         let (context, collective, supervisor, workers) = node;
         let taken = Mutex::new(vec![false; workers.len()]);
-        let node = Node::new(context, collective, supervisor, workers, executor.into_inner());
+        let devices = workers.iter().map(|_| Arc::new(HostDevice) as Arc<dyn Device>).collect();
+        let node = Node::new(context, (devices, collective), supervisor, workers, executor.into_inner());
         Ok(Runtime { node: Arc::new(node), taken })
     }
 

@@ -119,6 +119,12 @@ pub enum AlgorithmError {
     /// `no_average` with another base.
     #[error("no_average works with base = \"sgp\" only: the other bases average exactly by definition; remove no_average")]
     NoAverageNeedsSgp,
+    /// Buffers reset or averaged without slow steps.
+    #[error("buffers = \"reset\" or \"average\" acts at slow steps, and SlowMo is off (alpha = 1, beta = 0): set buffers = \"maintain\"")]
+    BuffersNeedOuterRounds,
+    /// Buffers averaged without exact averages.
+    #[error("buffers = \"average\" needs slow steps that average, and no_average is set: set buffers = \"maintain\" or \"reset\"")]
+    BuffersNeedAverage,
     /// `no_average` with sharded state.
     #[error("no_average keeps momentum on each node's own parameters and cannot be sharded: set sharded = false")]
     NoAverageIsUnsharded,
@@ -166,7 +172,9 @@ impl Algorithm {
         if self.average_every == Some(0) {
             return Err(AlgorithmError::AverageEveryZero);
         }
-        let Some(outer) = &self.outer else { return Ok(()) };
+        let Some(outer) = &self.outer else {
+            return if self.buffers == BufferStrategy::Maintain { Ok(()) } else { Err(AlgorithmError::BuffersNeedOuterRounds) };
+        };
         if outer.frequency == 0 {
             return Err(AlgorithmError::TauZero);
         }
@@ -176,6 +184,9 @@ impl Algorithm {
         }
         if !outer.average && outer.sharded {
             return Err(AlgorithmError::NoAverageIsUnsharded);
+        }
+        if !outer.average && self.buffers == BufferStrategy::Average {
+            return Err(AlgorithmError::BuffersNeedAverage);
         }
         Ok(())
     }

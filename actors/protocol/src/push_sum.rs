@@ -3,20 +3,26 @@
 use crate::ident::{NodeId, Step};
 use std::collections::BTreeMap;
 
-/// How one gossip with out-degree `d` splits a node's mass: every part is `1/(d+1)` of it.
+/// How one gossip with out-degree `d` splits a node's mass: every part is `1/(d+1)` of it. What stays is the rest of what is
+/// sent, so that rounding neither makes nor loses mass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Split {
-    /// What values are multiplied by, on the node and at each receiver.
+    /// What values are multiplied by at each receiver.
     pub scale: f32,
-    /// The part of the push-sum weight that each out-peer gets, and that stays.
+    /// What the node's own values are multiplied by: `1 − d·scale`.
+    pub kept_scale: f32,
+    /// The part of the push-sum weight that each out-peer gets.
     pub share: f64,
+    /// The part of the push-sum weight that stays: `weight − d·share`.
+    pub kept: f64,
 }
 
 /// Splits `weight` over `out_degree` peers and the node itself.
 #[must_use]
 pub fn split(weight: f64, out_degree: usize) -> Split {
-    let parts = out_degree as f64 + 1.0;
-    Split { scale: (1.0 / parts) as f32, share: weight / parts }
+    let sent = out_degree as f64;
+    let (scale, share) = ((1.0 / (sent + 1.0)) as f32, weight / (sent + 1.0));
+    Split { scale, kept_scale: 1.0 - out_degree as f32 * scale, share, kept: weight - sent * share }
 }
 
 /// Push-sum weight that was sent and not acknowledged yet: the sender answers for it until the receiver has mixed it.
@@ -64,9 +70,11 @@ mod tests {
     fn a_split_gives_everything_away_or_keeps_it() {
         for degree in 0..6 {
             let split = split(0.75, degree);
-            assert!((split.share * (degree as f64 + 1.0) - 0.75).abs() < 1e-15);
+            assert!((split.share * degree as f64 + split.kept - 0.75).abs() < 1e-15);
+            let scales = f64::from(split.scale) * degree as f64 + f64::from(split.kept_scale);
+            assert!((scales - 1.0).abs() < 1e-7 && (degree > 2 || (scales - 1.0).abs() < 1e-15), "{degree}: {scales}");
         }
-        assert_eq!(split(1.0, 1), Split { scale: 0.5, share: 0.5 });
+        assert_eq!(split(1.0, 1), Split { scale: 0.5, kept_scale: 0.5, share: 0.5, kept: 0.5 });
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl Due {
     /// Nothing at all: `step` returns at once.
     pub const NOTHING: Self = Self { exchange: Exchange::Nothing, whole_slow_step: false };
 
-    /// Whether this closes an outer round or another exact average, where buffer strategies apply.
+    /// Whether this closes an outer round or another exact average, where the model's buffers travel.
     #[must_use]
     pub fn is_boundary(self) -> bool {
         self.whole_slow_step || matches!(self.exchange, Exchange::SlowRound | Exchange::Average)

@@ -170,8 +170,8 @@ impl AggregatorState {
     fn start_whole_step(&mut self, gamma: f32, myself: &ActorRef<AggregatorMessage>) {
         let Some(mut whole) = self.whole.take() else { return self.fail(&ExchangeError::Stopped) };
         let mut values = std::mem::take(&mut self.result);
-        // Nothing was exchanged: the step is taken on this node's own parameters.
-        if let Some(frozen) = self.frozen.take() {
+        if let Some(frozen) = self.frozen.take().filter(|_| values.pieces().next().is_none()) {
+            // Nothing was exchanged: the step is taken on this node's own parameters.
             values.insert(0, frozen);
         }
         let elements = self.request.map_or(0, |(request, _)| request.elements as usize);
@@ -203,7 +203,7 @@ impl AggregatorState {
             self.fail(&ExchangeError::WorkerLeft(worker));
         }
         if self.leaving.len() == self.context.settings.workers {
-            self.context.actors.tell_membership(MembershipMessage::Leave);
+            self.context.actors.tell_gossip_peer(GossipPeerMessage::Leave);
         }
     }
 

@@ -210,6 +210,10 @@ impl CoordinatorState {
         let Some(round) = self.round.take() else { return };
         let parameters = round.parameters;
         let (plan, values, momentum) = round.finish();
+        if !values.covers(plan.layout.elements()) {
+            tracing::error!(round = outcome.round.0, "a decided round does not cover the model: the node stops here");
+            return self.context.actors.tell_aggregator(AggregatorMessage::Failed(ExchangeError::Stopped));
+        }
         let sharded = self.context.settings.algorithm.outer.is_some_and(|outer| outer.sharded);
         if sharded && matches!(outcome.terms.kind, RoundKind::Found | RoundKind::Slow) {
             self.states.install(plan.map.held_by(plan.me), &plan.layout, parameters, &values, momentum);

@@ -2,7 +2,7 @@
 //! chunk, so that receiving, arithmetic and sending overlap and memory stays within a window of chunks.
 
 use super::messages::DataEvent;
-use super::shards::{OwnPart, ShardState, parameters_of};
+use super::shards::{OwnPart, ShardState};
 use super::transfer::open;
 use crate::buffers::{Assembled, Buffer, CHUNK_ELEMENTS, Frozen, VALUE_BYTES, chunks};
 use crate::context::NodeContext;
@@ -75,10 +75,13 @@ pub async fn run(reduction: Reduction) -> Result<OwnPart, DataEvent> {
         for range in chunks(plan.layout.range(shard)) {
             let mut chunk = context.pool.take(range.len());
             sum(&mut sources, &range, &mut chunk, &mut scratch).await?;
-            mean::divide(chunk.values_mut(), weight);
-            if plan.terms.kind == RoundKind::Slow
-                && let Some(next) = slow_step(&context, &plan, &state, parameters_of(&plan.layout, shard, parameters), &range, &mut chunk)
-            {
+            let (numerators, buffers) = chunk.values_mut().split_at_mut(parameters.saturating_sub(range.start).min(range.len()));
+            mean::divide(numerators, weight);
+            // Buffers carry no push-sum weight: theirs is the plain mean over the contributors.
+            mean::divide(buffers, plan.contributors.len() as f64);
+            if plan.terms.kind == RoundKind::Slow && range.start < parameters {
+                let length = parameters.min(range.end) - range.start;
+                let next = slow_step(&context, &plan, &state, range.start, &mut chunk.values_mut()[..length])?;
                 send(&momentum_outlets, shard, &next).await;
                 momentum.insert(range.start, next);
             }
@@ -158,31 +161,27 @@ fn broken(node: NodeId, error: &BulkError) -> DataEvent {
     DataEvent::Broken(node)
 }
 
-/// Takes the slow step on the parameters of one chunk (which may end before the chunk does, where buffers follow) and
-/// returns the new momentum; `None` if the chunk holds no parameters.
-fn slow_step(
-    context: &NodeContext,
-    plan: &Plan,
-    state: &ShardState,
-    parameters: Range<usize>,
-    range: &Range<usize>,
-    chunk: &mut Buffer,
-) -> Option<Frozen> {
-    let length = parameters.end.min(range.end).checked_sub(range.start).filter(|length| *length > 0)?;
-    let outer = context.settings.algorithm.outer?;
+/// Takes the slow step on the parameters of the chunk that starts at `start` and returns the new momentum.
+fn slow_step(context: &NodeContext, plan: &Plan, state: &ShardState, start: usize, values: &mut [f32]) -> Result<Frozen, DataEvent> {
+    let length = values.len();
+    let decided = context.settings.algorithm.outer.zip(state.anchor.piece(start));
+    let Some((outer, anchor)) = decided else {
+        // The founding gave every holder its anchors; without them no slow step can be right.
+        tracing::error!(round = plan.round.0, start, "the anchor of an owned shard is missing");
+        return Err(DataEvent::Broken(plan.me));
+    };
     let zeros;
-    let momentum = match state.momentum.piece(range.start) {
+    let momentum = match state.momentum.piece(start) {
         Some(momentum) => momentum.values(),
         None => {
             zeros = context.pool.zeros(length);
             zeros.values()
         }
     };
-    let anchor = &state.anchor.piece(range.start)?.values()[..length];
     let mut next = context.pool.take(length);
-    let values = &mut chunk.values_mut()[..length];
-    outer.optimizer.step(Piece { values, anchor, momentum: &momentum[..length], next_momentum: next.values_mut() }, plan.terms.gamma);
-    Some(next.freeze())
+    let (anchor, momentum) = (&anchor.values()[..length], &momentum[..length]);
+    outer.optimizer.step(Piece { values, anchor, momentum, next_momentum: next.values_mut() }, plan.terms.gamma);
+    Ok(next.freeze())
 }
 
 /// Opens a stream and a bounded queue to each receiver; their tasks end when the queue is dropped and drained.

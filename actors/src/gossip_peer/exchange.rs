@@ -72,7 +72,7 @@ async fn receive(
     let mut mixed = Assembled::default();
     for range in chunks(0..frozen.values().len()) {
         let mut chunk = context.pool.take(range.len());
-        mean::scale(chunk.values_mut(), &frozen.values()[range.clone()], plan.split.scale);
+        mean::scale(chunk.values_mut(), &frozen.values()[range.clone()], plan.split.kept_scale);
         for message in &mut incoming {
             let bytes = &mut scratch.bytes_mut()[..range.len() * VALUE_BYTES];
             message.arrived.stream.read_exact(bytes).await.map_err(|error| broken(message.from, &error))?;

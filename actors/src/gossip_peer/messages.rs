@@ -49,6 +49,8 @@ pub enum GossipPeerMessage {
     },
     /// A member is gone.
     MemberLost(NodeId),
+    /// This node leaves.
+    Leave,
     /// A deadline passed.
     Tick,
 }

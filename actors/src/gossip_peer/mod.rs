@@ -9,6 +9,7 @@ use crate::aggregator::AggregatorMessage;
 use crate::buffers::{Assembled, Frozen};
 use crate::context::NodeContext;
 use crate::error::ExchangeError;
+use crate::membership::MembershipMessage;
 use crate::streams::{Arrived, StreamInbox};
 use crate::timer::Timer;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -72,6 +73,8 @@ impl Actor for GossipPeerActor {
             }
             GossipPeerMessage::StreamBroken { step, node } => state.feed(In::StreamBroken(step, node)),
             GossipPeerMessage::MemberLost(node) => state.feed(In::MemberLost(node)),
+            GossipPeerMessage::Leave if state.machine.is_none() => state.context.actors.tell_membership(MembershipMessage::Leave),
+            GossipPeerMessage::Leave => state.feed(In::Leave),
             GossipPeerMessage::Tick => {
                 state.timer.disarm();
                 state.feed(In::Tick);
@@ -104,7 +107,7 @@ impl GossipPeerState {
         }
     }
 
-    /// Before the view is formed here, nobody else can be past the founding round: such a stream is dropped.
+    /// Before the view is formed here, nobody else can be past the founding round, which waits for all: such a stream is dropped.
     fn deliver(&mut self, arrived: Arrived) {
         let Bulk::Gossip { step, .. } = arrived.content else { return };
         let (header, admitted) = (arrived.header, self.machine.as_ref().is_some_and(|machine| machine.admits(&arrived.header)));
@@ -122,6 +125,7 @@ impl GossipPeerState {
                     let values = std::mem::take(&mut self.mixed);
                     self.context.actors.tell_aggregator(AggregatorMessage::GossipDone(weight, values));
                 }
+                Effect::Left => self.context.actors.tell_membership(MembershipMessage::Leave),
                 Effect::Fail(error) => {
                     self.abort_exchange();
                     self.context.actors.tell_aggregator(AggregatorMessage::Failed(ExchangeError::Gossip(error)));

@@ -7,7 +7,7 @@ use crate::error::ExchangeError;
 use crate::gossip_peer::GossipPeerMessage;
 use crate::timer::Timer;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use slowmo_protocol::ident::{Lineage, NodeId};
+use slowmo_protocol::ident::{Incarnation, Lineage, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::membership::{Effect, In, Membership, Settings};
 use slowmo_protocol::view::View;
@@ -28,8 +28,8 @@ pub enum MembershipMessage {
         /// Values of the buffers that travel with them.
         buffer_elements: u64,
     },
-    /// A peer can be sent to.
-    PeerUp(NodeId),
+    /// This start of a peer can be sent to.
+    PeerUp(NodeId, Incarnation),
     /// A peer is gone.
     PeerDown(NodeId),
     /// An address was given up.
@@ -80,7 +80,7 @@ impl Actor for MembershipActor {
     ) -> Result<(), ActorProcessingErr> {
         let event = match message {
             MembershipMessage::Synchronize { elements, buffer_elements } => In::Synchronize { elements, buffer_elements },
-            MembershipMessage::PeerUp(node) => In::PeerUp(node),
+            MembershipMessage::PeerUp(node, incarnation) => In::PeerUp(node, incarnation),
             MembershipMessage::PeerDown(node) => In::PeerDown(node),
             MembershipMessage::DialFailed { address, tried_for, error } => {
                 In::DialFailed { address, tried_for: NodeContext::span(tried_for), error }

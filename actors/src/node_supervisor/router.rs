@@ -21,9 +21,9 @@ pub async fn route(context: Arc<NodeContext>, mut events: mpsc::Receiver<Transpo
             TransportEvent::Control { from, frame } => control(&context, from, &frame, credit),
             TransportEvent::Bulk { from, header, stream } => bulk(&context, from, &header, stream, credit),
             TransportEvent::Datagram { from, .. } => tracing::debug!(%from, "datagram ignored: liveness is not in this release"),
-            TransportEvent::PeerUp { node, address, .. } => {
+            TransportEvent::PeerUp { node, address, incarnation } => {
                 tracing::debug!(%node, %address, "peer up");
-                context.actors.tell_membership(MembershipMessage::PeerUp(node));
+                context.actors.tell_membership(MembershipMessage::PeerUp(node, incarnation));
             }
             TransportEvent::PeerDown { node, address, reason } => {
                 tracing::info!(%node, %address, %reason, "peer down");

@@ -2,6 +2,7 @@
 
 mod tensors;
 
+use crate::buffers::Assembled;
 use std::fmt;
 
 /// Access to a list of float32 tensors, in registration order: how training code lends its values.
@@ -11,6 +12,16 @@ pub trait Tensors {
     /// # Errors
     /// A tensor's values cannot be reached; tensors before it were visited.
     fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError>;
+
+    /// How many values the tensors hold. Called at every step, so it should cost next to nothing.
+    ///
+    /// # Errors
+    /// A tensor's values cannot be reached.
+    fn elements(&self) -> Result<usize, TensorError> {
+        let mut count = 0;
+        self.read(&mut |_, values| count += values.len())?;
+        Ok(count)
+    }
 
     /// Calls `visit` once a tensor with its name and its values to change.
     ///
@@ -44,6 +55,54 @@ pub enum TensorError {
         /// What the framework said.
         message: String,
     },
+}
+
+/// Why values were not frozen. The tensors are unchanged; the flat vector may be partly overwritten.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum FreezeError {
+    /// A value that training never recovers from.
+    #[error("{tensor}[{index}] = {value}: averaging would spread it to all nodes; check the learning rate and the loss of this worker")]
+    NotFinite {
+        /// The tensor.
+        tensor: String,
+        /// Where in the tensor, in row-major order.
+        index: usize,
+        /// An infinity or NaN.
+        value: f32,
+    },
+    /// The tensors hold another number of values than the flat vector.
+    #[error("the tensors hold {found} values, not {expected}: lend the same tensors at every call")]
+    Length {
+        /// Values of the tensors.
+        found: usize,
+        /// Values of the flat vector.
+        expected: usize,
+    },
+    /// A tensor could not be read.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+/// Where a worker's copy of the model lives: moves values between the lent tensors and the node's flat host buffers. One for
+/// each worker; called from its training thread.
+pub trait Device: Send + Sync + fmt::Debug {
+    /// Copies all values into `staging`, in flat order, and refuses infinities and NaN.
+    ///
+    /// # Errors
+    /// A value that is not finite, another length, or a tensor that cannot be read. `staging` may be partly overwritten.
+    fn freeze(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), FreezeError>;
+
+    /// Copies all values into `staging` as they are: gradients may overflow, which their optimizer handles.
+    ///
+    /// # Errors
+    /// A tensor that cannot be read.
+    fn copy(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), TensorError>;
+
+    /// Writes `values` from element `start` on into the tensors, divided by the push-sum weight.
+    ///
+    /// # Errors
+    /// A tensor that cannot be written; those before it were.
+    fn write_back(&self, values: &Assembled, start: usize, weight: f64, tensors: &mut dyn Tensors) -> Result<(), TensorError>;
 }
 
 /// The exact mean over the workers of one node. Every worker of the node calls the same operation with its own rank;

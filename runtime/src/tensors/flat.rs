@@ -1,6 +1,6 @@
 //! Between tensors and one flat vector, concatenated in registration order: one pass over memory each.
 
-use super::{TensorError, Tensors};
+use super::{FreezeError, TensorError, Tensors};
 use xxhash_rust::xxh3::Xxh3;
 
 #[cfg(target_endian = "big")]
@@ -10,32 +10,6 @@ compile_error!("values travel and are digested as the machine's own little-endia
 const BLOCK_ELEMENTS: usize = 2048;
 /// The bits of a float32 that are all set in infinities and NaN only.
 const EXPONENT: u32 = 0x7f80_0000;
-
-/// Why values were not frozen. The tensors are unchanged; the flat vector may be partly overwritten.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum FreezeError {
-    /// A value that training never recovers from.
-    #[error("{tensor}[{index}] = {value}: averaging would spread it to all nodes; check the learning rate and the loss of this worker")]
-    NotFinite {
-        /// The tensor.
-        tensor: String,
-        /// Where in the tensor, in row-major order.
-        index: usize,
-        /// An infinity or NaN.
-        value: f32,
-    },
-    /// The tensors hold another number of values than the flat vector.
-    #[error("the tensors hold {found} values, not {expected}: lend the same tensors at every call")]
-    Length {
-        /// Values of the tensors.
-        found: usize,
-        /// Values of the flat vector.
-        expected: usize,
-    },
-    /// A tensor could not be read.
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
-}
 
 /// Why values were not put back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,9 +32,7 @@ pub enum RestoreError {
 /// # Errors
 /// A tensor cannot be read.
 pub fn elements<T: Tensors + ?Sized>(tensors: &T) -> Result<usize, TensorError> {
-    let mut count = 0;
-    tensors.read(&mut |_, values| count += values.len())?;
-    Ok(count)
+    tensors.elements()
 }
 
 /// Copies all values into one flat vector and refuses infinities and NaN, in one pass.

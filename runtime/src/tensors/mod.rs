@@ -14,6 +14,6 @@ mod named;
 #[cfg(feature = "candle")]
 pub use candle::{CandleGradients, CandleVariables};
 pub use named::NamedTensors;
-pub use slowmo_actors::ports::device::{TensorError, Tensors};
+pub use slowmo_actors::ports::device::{FreezeError, TensorError, Tensors};
 
-pub use flat::{FreezeError, RestoreError, digest, elements, freeze, restore, zero};
+pub use flat::{RestoreError, digest, elements, freeze, restore, zero};

@@ -10,6 +10,8 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 /// One device's handle for async training loops.
 ///
 /// Copying tensors and the mean over a node's workers run on the calling thread; waiting for other nodes does not block it.
+/// The functions are not safe to cancel: an exchange goes on without its caller, so after a cancelled call every further one
+/// fails as abandoned.
 pub struct AsyncWorker {
     session: Option<Session>,
 }

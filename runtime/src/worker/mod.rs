@@ -58,7 +58,8 @@ impl Worker {
     /// after every backward pass, on every worker. Sums in ascending worker and node id: the same bits everywhere.
     ///
     /// # Errors
-    /// A worker or node is gone, lengths differ. The gradients are unchanged.
+    /// A worker or node is gone, lengths differ. The gradients are unchanged, or the node's mean where only the mean over all
+    /// nodes failed.
     pub fn average_gradients<G: Tensors + ?Sized>(&mut self, mut gradients: &mut G) -> Result<(), GradientError> {
         let session = self.session.as_mut().ok_or(slowmo_actors::ExchangeError::Stopped)?;
         match session.begin_gradients(&mut gradients)? {

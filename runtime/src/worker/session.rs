@@ -4,10 +4,10 @@
 use super::report::{Buffers, StepReport, Synchronized};
 use crate::error::{GradientError, StepError, SynchronizeError};
 use crate::node::Node;
-use crate::tensors::{elements, freeze, zero};
+use crate::tensors::{elements, zero};
 use slowmo_actors::ExchangeError;
 use slowmo_actors::buffers::{Assembled, Buffer, Frozen};
-use slowmo_actors::ports::device::{TensorError, Tensors};
+use slowmo_actors::ports::device::{Device, FreezeError, TensorError, Tensors};
 use slowmo_actors::worker::{ExchangeRequest, Exchanged, WorkerMessage};
 use slowmo_protocol::aggregator::{Request, Task};
 use slowmo_protocol::algorithm::{Base, BufferStrategy};
@@ -31,6 +31,8 @@ pub struct Session {
     /// The numerators of the last gossip, where the push-sum weight is not 1.
     biased: Option<(Arc<Assembled>, f64)>,
     averaged_gradients: bool,
+    /// An exchange was asked for and its result not taken yet.
+    waiting: bool,
 }
 
 /// Values of each kind, as at `synchronize`.
@@ -51,11 +53,14 @@ pub struct Pending {
 impl Session {
     /// A worker before its first call.
     pub fn new(node: Arc<Node>, index: usize) -> Self {
-        Self { node, index, step: Step(0), sizes: None, biased: None, averaged_gradients: false }
+        Self { node, index, step: Step(0), sizes: None, biased: None, averaged_gradients: false, waiting: false }
     }
 
     /// Sends the founding request.
     pub fn begin_synchronize(&mut self, parameters: &mut dyn Tensors, buffers: &mut Buffers<'_>) -> Result<Answer, SynchronizeError> {
+        if self.waiting {
+            return Err(SynchronizeError::Abandoned);
+        }
         if self.sizes.is_some() {
             return Err(SynchronizeError::Again);
         }
@@ -74,13 +79,14 @@ impl Session {
         parameters: &mut dyn Tensors,
         buffers: &mut Buffers<'_>,
     ) -> Result<Synchronized, SynchronizeError> {
+        self.waiting = false;
         let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped))?;
         let optimizer = if self.averages_optimizer() { elements(&*buffers.optimizer)? } else { 0 };
         let sizes = Sizes { parameters: elements(parameters)?, model: elements(&*buffers.model)?, optimizer };
-        write(&exchanged.values, 0, 1.0, parameters)?;
-        write(&exchanged.values, sizes.parameters, 1.0, buffers.model)?;
+        self.device().write_back(&exchanged.values, 0, 1.0, parameters)?;
+        self.device().write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model)?;
         if optimizer > 0 {
-            write(&exchanged.values, sizes.parameters + sizes.model, 1.0, buffers.optimizer)?;
+            self.device().write_back(&exchanged.values, sizes.parameters + sizes.model, 1.0, buffers.optimizer)?;
         }
         self.sizes = Some(sizes);
         let node_rank = exchanged.members.binary_search(&self.node.id()).unwrap_or(0);
@@ -96,8 +102,12 @@ impl Session {
         buffers: &mut Buffers<'_>,
         learning_rate: f32,
     ) -> Result<Result<Pending, StepReport>, StepError> {
+        if self.waiting {
+            return Err(StepError::Abandoned);
+        }
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
         self.check_length("parameters", elements(parameters)?, sizes.parameters)?;
+        self.warn_if_gradients_were_not_averaged();
         let due = due(&self.node.settings().algorithm, self.step);
         if due == Due::NOTHING {
             return Ok(Err(self.completed(due, 1.0, None, 0)));
@@ -108,7 +118,6 @@ impl Session {
         let step = self.step.0;
         let frozen = self.freeze(parameters, buffers, sizes, total).map_err(|error| StepError::Freeze { step, error })?;
         let request = Request { step: self.step, task: Task::Due(due), gamma, elements: total as u64 };
-        self.warn_if_gradients_were_not_averaged();
         Ok(Ok(Pending { answer: self.ask(request, sizes.parameters, Some(frozen)), due }))
     }
 
@@ -121,20 +130,24 @@ impl Session {
         buffers: &mut Buffers<'_>,
     ) -> Result<StepReport, StepError> {
         let step = self.step.0;
+        self.waiting = false;
         let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped)).map_err(|error| StepError::Exchange { step, error })?;
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
         let Exchanged { values, weight, round, contributors, .. } = exchanged;
-        write(&values, 0, weight, parameters)?;
+        self.device().write_back(&values, 0, weight, parameters)?;
         if matches!(due.exchange, Exchange::Average | Exchange::SlowRound) {
-            write(&values, sizes.parameters, 1.0, buffers.model)?;
+            self.device().write_back(&values, sizes.parameters, 1.0, buffers.model)?;
         }
         self.write_optimizer(due, sizes, &values, buffers)?;
-        self.biased = (weight != 1.0).then_some((values, weight));
+        self.biased = (weight as f32 != 1.0).then_some((values, weight));
         Ok(self.completed(due, weight, round, contributors))
     }
 
     /// Takes the node's mean over its workers; then, with base `all_reduce`, sends the request for the mean over all nodes.
     pub fn begin_gradients(&mut self, gradients: &mut dyn Tensors) -> Result<Option<Answer>, GradientError> {
+        if self.waiting {
+            return Err(GradientError::Abandoned);
+        }
         if self.sizes.is_none() {
             return Err(GradientError::NotSynchronized);
         }
@@ -145,7 +158,7 @@ impl Session {
         }
         let total = elements(gradients)?;
         let mut buffer = self.node.pool().take(total);
-        copy(gradients, buffer.values_mut())?;
+        self.device().copy(gradients, buffer.values_mut())?;
         let request = Request { step: self.step, task: Task::Gradients, gamma: 0.0, elements: total as u64 };
         Ok(Some(self.ask(request, total, Some(buffer.freeze()))))
     }
@@ -156,8 +169,9 @@ impl Session {
         exchanged: Option<Result<Exchanged, ExchangeError>>,
         gradients: &mut dyn Tensors,
     ) -> Result<(), GradientError> {
+        self.waiting = false;
         let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped))?;
-        Ok(write(&exchanged.values, 0, 1.0, gradients)?)
+        Ok(self.device().write_back(&exchanged.values, 0, 1.0, gradients)?)
     }
 
     /// Sends the request to leave; answered when the node may go.
@@ -172,7 +186,8 @@ impl Session {
         self.node.tell_worker(self.index, WorkerMessage::Gone);
     }
 
-    fn ask(&self, request: Request, parameters: usize, frozen: Option<Frozen>) -> Answer {
+    fn ask(&mut self, request: Request, parameters: usize, frozen: Option<Frozen>) -> Answer {
+        self.waiting = true;
         let (reply, answer) = oneshot::channel();
         // Worker 0's values stand for the node: the workers of a node hold the same parameters.
         let frozen = frozen.filter(|_| self.index == 0);
@@ -223,26 +238,20 @@ impl Session {
     }
 
     /// Copies what travels into one flat buffer; workers other than 0 only have their values checked by their own optimizer.
-    fn freeze(
-        &self,
-        parameters: &dyn Tensors,
-        buffers: &Buffers<'_>,
-        sizes: Sizes,
-        total: usize,
-    ) -> Result<Frozen, crate::tensors::FreezeError> {
+    fn freeze(&self, parameters: &dyn Tensors, buffers: &Buffers<'_>, sizes: Sizes, total: usize) -> Result<Frozen, FreezeError> {
         if self.index != 0 {
             return Ok(self.node.pool().take(0).freeze());
         }
         let mut buffer: Buffer = self.node.pool().take(total);
         let (numerators, rest) = buffer.values_mut().split_at_mut(sizes.parameters);
-        freeze(parameters, numerators)?;
+        self.device().freeze(parameters, numerators)?;
         self.rebias(numerators);
         let (model, optimizer) = rest.split_at_mut(sizes.model.min(rest.len()));
         if !model.is_empty() {
-            freeze(&*buffers.model, model)?;
+            self.device().freeze(&*buffers.model, model)?;
         }
         if !optimizer.is_empty() {
-            freeze(&*buffers.optimizer, optimizer)?;
+            self.device().freeze(&*buffers.optimizer, optimizer)?;
         }
         Ok(buffer.freeze())
     }
@@ -265,7 +274,7 @@ impl Session {
         match self.node.settings().algorithm.buffers {
             BufferStrategy::Maintain => Ok(()),
             BufferStrategy::Reset => zero(buffers.optimizer),
-            BufferStrategy::Average if averaged => write(values, sizes.parameters + sizes.model, 1.0, buffers.optimizer),
+            BufferStrategy::Average if averaged => self.device().write_back(values, sizes.parameters + sizes.model, 1.0, buffers.optimizer),
             BufferStrategy::Average => Ok(()),
         }
     }
@@ -277,10 +286,15 @@ impl Session {
         StepReport { step, exchange, slow_step, round: round.map(|round| round.0), contributors, weight }
     }
 
-    /// With several workers a missing gradient mean goes unnoticed otherwise: only worker 0's progress would count.
-    fn warn_if_gradients_were_not_averaged(&mut self) {
-        if self.node.workers() > 1 && !self.averaged_gradients && self.step.0 < 2 {
-            tracing::warn!(worker = self.index, "average_gradients was not called before step: only worker 0's parameters count");
+    fn device(&self) -> &dyn Device {
+        self.node.device(self.index)
+    }
+
+    /// A missing gradient mean goes unnoticed otherwise: only worker 0's progress would count, or nothing be exchanged at all.
+    fn warn_if_gradients_were_not_averaged(&self) {
+        let expected = self.node.workers() > 1 || self.node.settings().algorithm.base == Base::AllReduce;
+        if expected && !self.averaged_gradients && self.step.0 < 2 {
+            tracing::warn!(worker = self.index, "average_gradients was not called before step: the workers train apart");
         }
     }
 }
@@ -290,24 +304,4 @@ impl Pending {
     pub fn due(&self) -> Due {
         self.due
     }
-}
-
-/// Writes values from element `start` on into the tensors, divided by the push-sum weight.
-fn write(values: &Assembled, start: usize, weight: f64, tensors: &mut dyn Tensors) -> Result<(), TensorError> {
-    let mut next = start;
-    tensors.write(&mut |_, tensor| {
-        values.copy_to(next, tensor);
-        mean::divide(tensor, weight);
-        next += tensor.len();
-    })
-}
-
-fn copy(tensors: &dyn Tensors, into: &mut [f32]) -> Result<(), TensorError> {
-    let mut next = 0;
-    tensors.read(&mut |_, tensor| {
-        if let Some(target) = into.get_mut(next..next + tensor.len()) {
-            target.copy_from_slice(tensor);
-        }
-        next += tensor.len();
-    })
 }

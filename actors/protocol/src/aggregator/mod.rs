@@ -21,6 +21,20 @@ pub struct Request {
     pub elements: u64,
 }
 
+impl std::fmt::Display for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { step, task, gamma, elements } = self;
+        let task = match task {
+            Task::Found => "the founding",
+            Task::Gradients => "a gradient mean",
+            Task::Due(Due { exchange: Exchange::Gossip, .. }) => "a gossip",
+            Task::Due(Due { exchange: Exchange::Average, .. }) => "an exact average",
+            Task::Due(_) => "a slow step",
+        };
+        write!(f, "{task} at {step} of {elements} values with learning rate {gamma}")
+    }
+}
+
 /// What a request asks the node for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {

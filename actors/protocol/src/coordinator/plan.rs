@@ -105,10 +105,11 @@ impl Plan {
         shards.filter(|(_, shards)| self.moves_momentum() && !shards.is_empty()).collect()
     }
 
-    /// Every node that holds a shard: the round is decided only when all of these are prepared.
+    /// Every node that holds a shard: the round is decided only when all of these are prepared. The founding waits for all
+    /// members, so that nobody gossips with a node that has not heard of the view.
     #[must_use]
     pub fn holders(&self) -> BTreeSet<NodeId> {
-        if self.owners.is_empty() {
+        if self.owners.is_empty() || self.terms.kind == RoundKind::Found {
             // Without values no contribution ties the members to the round: the leader waits for all, not to run ahead of them.
             return self.members.iter().copied().collect();
         }

@@ -54,7 +54,7 @@ fn a_model_without_values_is_decided_too() {
 
 #[test]
 fn an_odd_node_is_named_to_everybody_even_if_the_others_are_a_round_ahead() {
-    // One shard, no replicas: the founding is decided without the odd node, which learns of it late.
+    // One shard, no replicas: a round may be decided without the odd node, which learns of it late.
     for seed in 0..200 {
         let terms = Terms { kind: RoundKind::Found, step: Step(1), gamma: 0.0, elements: 1 };
         let base = Scenario { elements: 1, gradients: 1, ..scenario(seed, 3, 0, 3) };

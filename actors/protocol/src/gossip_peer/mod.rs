@@ -15,6 +15,7 @@ use crate::time::{Instant, Span};
 use crate::topology::Exponential;
 use crate::view::View;
 use crate::wire::{Frame, Header, Message};
+use std::collections::BTreeSet;
 
 /// What happens to the gossip peer.
 #[derive(Clone, Debug)]
@@ -46,6 +47,8 @@ pub enum In {
     },
     /// A member is gone.
     MemberLost(NodeId),
+    /// This node leaves.
+    Leave,
     /// Time passed.
     Tick,
 }
@@ -71,6 +74,8 @@ pub enum Effect {
     },
     /// The gossip failed; the node's numerator and weight are what they were.
     Fail(GossipError),
+    /// Everything that this node sent was mixed or can no longer be: the node may leave.
+    Left,
 }
 
 /// One gossip's data movements as one node sees them.
@@ -131,7 +136,9 @@ pub struct GossipPeer {
     escrow: Escrow,
     current: Option<(Plan, Instant)>,
     round: Round,
-    lost: Option<NodeId>,
+    lost: BTreeSet<NodeId>,
+    failed: Option<GossipError>,
+    leave_by: Option<Instant>,
 }
 
 impl Machine for GossipPeer {
@@ -143,14 +150,15 @@ impl Machine for GossipPeer {
             In::Gossip { step, round, weight } => self.gossip(step, round, weight, now, out),
             In::Mixed { step, arrived } => self.mixed(step, &arrived, out),
             In::StreamBroken(step, node) => self.fail_current(step, GossipError::StreamBroken { step, node }, out),
-            In::Frame { header, message } => self.receive(&header, &message),
+            In::Frame { header, message } => self.receive(&header, &message, out),
             In::MemberLost(node) => self.member_lost(node, out),
+            In::Leave => self.leave(now, out),
             In::Tick => self.tick(now, out),
         }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.current.as_ref().map(|(_, deadline)| *deadline)
+        self.current.as_ref().map(|(_, deadline)| *deadline).into_iter().chain(self.leave_by).min()
     }
 }
 
@@ -168,15 +176,17 @@ impl GossipPeer {
             escrow: Escrow::default(),
             current: None,
             round: Round::FOUNDING,
-            lost: None,
+            lost: BTreeSet::new(),
+            failed: None,
+            leave_by: None,
         }
     }
 
-    /// Whether a gossip stream of this header is of this view and of the current or the next round.
+    /// Whether a gossip stream of this header is of this view and of no round that is over. A peer may be several rounds ahead
+    /// of this machine, which hears of rounds only when it gossips.
     #[must_use]
     pub fn admits(&self, header: &Header) -> bool {
-        let near = header.round == self.round || header.round == self.round.next();
-        near && self.is_of_view(header)
+        header.round >= self.round && self.is_of_view(header)
     }
 
     /// Push-sum weight that was sent and not acknowledged yet.
@@ -186,11 +196,14 @@ impl GossipPeer {
     }
 
     fn gossip(&mut self, step: Step, round: Round, weight: f64, now: Instant, out: &mut Outbox<Effect>) {
-        if let Some(node) = self.lost {
-            return out.push(Effect::Fail(GossipError::MemberLost { step, node }));
+        if let Some(error) = &self.failed {
+            return out.push(Effect::Fail(error.clone()));
         }
         self.round = round;
         let peers = self.graph.peers(&self.members, self.identity.node);
+        if let Some(node) = peers.out.iter().chain(&peers.inward).find(|peer| self.lost.contains(peer)) {
+            return self.fail(GossipError::MemberLost { step, node: *node }, out);
+        }
         let split = split(weight, peers.out.len());
         for to in &peers.out {
             self.escrow.deposit(*to, step, split.share);
@@ -203,7 +216,7 @@ impl GossipPeer {
 
     fn mixed(&mut self, step: Step, arrived: &[(NodeId, f64)], out: &mut Outbox<Effect>) {
         let Some((plan, _)) = self.current.take_if(|(plan, _)| plan.step == step) else { return };
-        let weight = arrived.iter().fold(plan.split.share, |sum, (_, weight)| sum + weight);
+        let weight = arrived.iter().fold(plan.split.kept, |sum, (_, weight)| sum + weight);
         for (from, _) in arrived {
             let frame = self.identity.frame(plan.place, Message::GossipMixed { step });
             out.push(Effect::Send { to: *from, frame });
@@ -212,11 +225,12 @@ impl GossipPeer {
         out.push(Effect::Done { step, weight });
     }
 
-    fn receive(&mut self, header: &Header, message: &Message) {
+    fn receive(&mut self, header: &Header, message: &Message, out: &mut Outbox<Effect>) {
         if let Message::GossipMixed { step } = message
             && self.is_of_view(header)
         {
             self.escrow.release(header.sender, *step);
+            self.left_when_acknowledged(out);
         }
     }
 
@@ -228,14 +242,32 @@ impl GossipPeer {
         if self.members.binary_search(&node).is_err() {
             return;
         }
-        self.lost.get_or_insert(node);
+        self.lost.insert(node);
         self.escrow.reclaim(node);
-        if let Some(step) = self.current.as_ref().map(|(plan, _)| plan.step) {
+        self.left_when_acknowledged(out);
+        // A node leaves only when all it sent was mixed, so a gossip that has no part in it is not disturbed.
+        let concerned = |plan: &Plan| plan.out.contains(&node) || plan.inward.contains(&node);
+        if let Some(step) = self.current.as_ref().filter(|(plan, _)| concerned(plan)).map(|(plan, _)| plan.step) {
             self.fail_current(step, GossipError::MemberLost { step, node }, out);
         }
     }
 
+    /// The node's last messages may still be under way to peers that are behind: it stays until they were mixed.
+    fn leave(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        self.leave_by = Some(now.after(self.timeout));
+        self.left_when_acknowledged(out);
+    }
+
+    fn left_when_acknowledged(&mut self, out: &mut Outbox<Effect>) {
+        if self.escrow.messages() == 0 && self.leave_by.take().is_some() {
+            out.push(Effect::Left);
+        }
+    }
+
     fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        if self.leave_by.take_if(|leave_by| now >= *leave_by).is_some() {
+            out.push(Effect::Left);
+        }
         let Some((plan, _)) = self.current.as_ref().filter(|(_, deadline)| now >= *deadline) else { return };
         let (step, waiting_for) = (plan.step, plan.inward.clone());
         self.fail_current(step, GossipError::TimedOut { step, after: self.timeout, waiting_for }, out);
@@ -247,8 +279,14 @@ impl GossipPeer {
             for to in plan.out {
                 self.escrow.release(to, step);
             }
-            out.push(Effect::Fail(error));
+            self.fail(error, out);
         }
+    }
+
+    /// A failed gossip is not taken up again: some receivers may have mixed what others have not.
+    fn fail(&mut self, error: GossipError, out: &mut Outbox<Effect>) {
+        self.failed.get_or_insert_with(|| error.clone());
+        out.push(Effect::Fail(error));
     }
 }
 

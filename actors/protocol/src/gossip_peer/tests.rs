@@ -168,6 +168,64 @@ fn a_lost_member_fails_the_gossip_and_gives_the_mass_back() {
     assert!(matches!(out.take().last(), Some(Effect::Fail(GossipError::MemberLost { node: NodeId(2), .. }))));
 }
 
+/// A gossip of node 1 of two whose message is still under way.
+fn under_way() -> (GossipPeer, Outbox<Effect>) {
+    let mut machine = Cluster::new(&[1, 2], 1).nodes.remove(&NodeId(1)).unwrap().0;
+    let mut out = Outbox::default();
+    machine.handle(In::Gossip { step: Step(0), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
+    machine.handle(In::Mixed { step: Step(0), arrived: vec![(NodeId(2), 0.5)] }, Instant(0), &mut out);
+    out.take();
+    (machine, out)
+}
+
+#[test]
+fn a_node_leaves_when_its_last_message_was_mixed_or_its_receiver_is_gone_or_the_wait_is_over() {
+    let (mut acknowledged, mut out) = under_way();
+    acknowledged.handle(In::Leave, Instant(0), &mut out);
+    assert_eq!(out.take(), [], "node 2 may be behind and still need the message");
+    let identity = Identity { cluster: ClusterId(1), node: NodeId(2), incarnation: Incarnation(1) };
+    let place = Place { lineage: Lineage(1), epoch: Epoch::FOUNDING, round: Round(1), ballot: Ballot::default() };
+    let (header, message) = (identity.header(place), Message::GossipMixed { step: Step(0) });
+    acknowledged.handle(In::Frame { header, message }, Instant(0), &mut out);
+    assert_eq!(out.take(), [Effect::Left]);
+
+    let (mut lost, mut out) = under_way();
+    lost.handle(In::Leave, Instant(0), &mut out);
+    lost.handle(In::MemberLost(NodeId(2)), Instant(0), &mut out);
+    assert_eq!(out.take(), [Effect::Left]);
+
+    let (mut late, mut out) = under_way();
+    late.handle(In::Leave, Instant(0), &mut out);
+    assert_eq!(late.next_deadline(), Some(Instant(1)));
+    late.handle(In::Tick, Instant(1), &mut out);
+    assert_eq!(out.take(), [Effect::Left]);
+}
+
+#[test]
+fn a_member_that_left_disturbs_only_gossips_that_need_it() {
+    let mut machine = Cluster::new(&[1, 2, 3, 4, 5], 1).nodes.remove(&NodeId(1)).unwrap().0;
+    let mut out = Outbox::default();
+    machine.handle(In::Gossip { step: Step(0), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
+    out.take();
+    machine.handle(In::MemberLost(NodeId(3)), Instant(0), &mut out);
+    assert_eq!(out.take(), [], "hop 1 concerns nodes 2 and 5");
+    machine.handle(In::Mixed { step: Step(0), arrived: vec![(NodeId(5), 0.5)] }, Instant(0), &mut out);
+    out.take();
+    machine.handle(In::Gossip { step: Step(1), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
+    let error = GossipError::MemberLost { step: Step(1), node: NodeId(3) };
+    assert_eq!(out.take(), [Effect::Fail(error.clone())], "hop 2 needs node 3");
+    machine.handle(In::Gossip { step: Step(1), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
+    assert_eq!(out.take(), [Effect::Fail(error)], "a failed gossip is not taken up again");
+}
+
+#[test]
+fn a_peer_may_be_several_rounds_ahead() {
+    let (machine, _) = under_way();
+    let identity = Identity { cluster: ClusterId(1), node: NodeId(2), incarnation: Incarnation(1) };
+    let at = |round| identity.header(Place { lineage: Lineage(1), epoch: Epoch::FOUNDING, round: Round(round), ballot: Ballot::default() });
+    assert_eq!([0, 1, 2, 3].map(|round| machine.admits(&at(round))), [false, true, true, true]);
+}
+
 proptest! {
     #[test]
     fn mass_is_conserved_in_any_order(

@@ -1,7 +1,7 @@
 //! What the membership is told, what it asks for, and what it needs to know at its start.
 
 use super::FoundingError;
-use crate::ident::{Lineage, NodeId};
+use crate::ident::{Incarnation, Lineage, NodeId};
 use crate::machine::Identity;
 use crate::time::Span;
 use crate::view::View;
@@ -18,8 +18,8 @@ pub enum In {
         /// Values of the buffers that travel with them.
         buffer_elements: u64,
     },
-    /// A peer can be sent to.
-    PeerUp(NodeId),
+    /// This start of a peer can be sent to.
+    PeerUp(NodeId, Incarnation),
     /// A peer is gone.
     PeerDown(NodeId),
     /// An address was given up.

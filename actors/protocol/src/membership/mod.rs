@@ -19,7 +19,7 @@ mod tests;
 pub use error::FoundingError;
 pub use events::{Effect, In, Settings};
 
-use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round};
+use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::time::{Instant, Span};
 use crate::view::{MEMBERS_MAX, Member, View};
@@ -40,7 +40,7 @@ pub const DIAL_ERROR_WAIT_MAX: Span = Span::from_millis(1_000);
 pub struct Membership {
     settings: Settings,
     model: Option<(u64, u64)>,
-    connected: BTreeSet<NodeId>,
+    connected: BTreeMap<NodeId, Incarnation>,
     hellos: BTreeMap<NodeId, (Header, Hello)>,
     appear_by: Option<Instant>,
     synchronize_by: Option<Instant>,
@@ -59,7 +59,7 @@ impl Machine for Membership {
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
             In::Synchronize { elements, buffer_elements } => self.synchronize((elements, buffer_elements), now, out),
-            In::PeerUp(node) => self.peer_up(node, now, out),
+            In::PeerUp(node, incarnation) => self.peer_up((node, incarnation), now, out),
             In::PeerDown(node) => self.peer_down(node, out),
             In::DialFailed { address, tried_for, error } => {
                 if !self.met_all() {
@@ -87,7 +87,7 @@ impl Membership {
         Self {
             settings,
             model: None,
-            connected: BTreeSet::new(),
+            connected: BTreeMap::new(),
             hellos: BTreeMap::new(),
             appear_by: None,
             synchronize_by: None,
@@ -126,7 +126,7 @@ impl Membership {
         if let Some(error) = &self.failed {
             return out.push(Effect::Fail(error.clone()));
         }
-        for peer in self.connected.clone() {
+        for peer in self.connected.keys().copied().collect::<Vec<_>>() {
             self.send(peer, self.hello(), out);
         }
         let known: Vec<_> = self.hellos.values().cloned().collect();
@@ -136,8 +136,8 @@ impl Membership {
         self.found_when_complete(out);
     }
 
-    fn peer_up(&mut self, node: NodeId, now: Instant, out: &mut Outbox<Effect>) {
-        if self.connected.len() < MEMBERS_MAX && self.connected.insert(node) {
+    fn peer_up(&mut self, (node, incarnation): (NodeId, Incarnation), now: Instant, out: &mut Outbox<Effect>) {
+        if self.connected.len() < MEMBERS_MAX && self.connected.insert(node, incarnation) != Some(incarnation) {
             let stranger = self.found_message().filter(|(view, _)| !view.contains(node));
             self.send(node, stranger.map_or_else(|| self.hello(), |(_, found)| found), out);
         }
@@ -220,7 +220,8 @@ impl Membership {
         if self.refused.is_some() || self.failed.is_some() {
             return;
         }
-        let ready = self.hellos.iter().filter(|(id, (_, hello))| hello.elements.is_some() && self.connected.contains(id));
+        let current = |header: &Header| self.connected.get(&header.sender) == Some(&header.incarnation);
+        let ready = self.hellos.iter().filter(|(_, (header, hello))| hello.elements.is_some() && current(header));
         let ready: Vec<_> = ready.map(|(_, known)| known.clone()).collect();
         let lowest = ready.iter().all(|(header, _)| header.sender > self.me());
         if ready.len() + 1 < self.settings.min_nodes || !lowest {
@@ -280,7 +281,7 @@ impl Membership {
     /// A view is acted on once every member can be sent to: the founder's own connections say nothing of this node's.
     fn form_when_connected(&mut self, out: &mut Outbox<Effect>) {
         let me = self.me();
-        let connected = |view: &View| view.ids().all(|id| id == me || self.connected.contains(&id));
+        let connected = |view: &View| view.ids().all(|id| id == me || self.connected.contains_key(&id));
         if let Some((view, lineage)) = self.adopted.take_if(|(view, _)| connected(view)) {
             self.form(view, lineage, out);
         }
@@ -319,7 +320,7 @@ impl Membership {
         }
         let needed = self.settings.min_nodes;
         if due(self.appear_by) && !self.met_all() {
-            let present = self.connected.iter().copied().chain([self.me()]).collect();
+            let present = self.connected.keys().copied().chain([self.me()]).collect();
             self.fail(FoundingError::TooFew { needed, present, waited: self.settings.connect_timeout }, out);
         }
         if due(self.appear_by) {
@@ -327,7 +328,7 @@ impl Membership {
         }
         if due(self.synchronize_by) {
             let silent = |id: &NodeId| self.hellos.get(id).is_none_or(|(_, hello)| hello.elements.is_none());
-            let waiting_for = self.connected.iter().copied().filter(silent).collect();
+            let waiting_for = self.connected.keys().copied().filter(silent).collect();
             self.fail(FoundingError::NotSynchronized { waiting_for, waited: self.settings.synchronize_timeout }, out);
             self.synchronize_by = None;
         }
@@ -335,7 +336,7 @@ impl Membership {
 
     fn leave(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         self.leave_by = Some(now.after(LEAVE_WAIT_MAX));
-        for peer in self.connected.clone() {
+        for peer in self.connected.keys().copied().collect::<Vec<_>>() {
             self.send(peer, Message::Leave, out);
         }
         self.left_when_alone(out);

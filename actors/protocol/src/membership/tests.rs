@@ -31,7 +31,7 @@ fn found(mut machines: Vec<(Membership, u64)>) -> BTreeMap<u64, Vec<Effect>> {
     for (machine, elements) in &mut machines {
         let me = machine.me();
         for peer in ids.iter().filter(|id| **id != me) {
-            machine.handle(In::PeerUp(*peer), Instant(0), &mut out);
+            machine.handle(In::PeerUp(*peer, Incarnation(peer.0 + 100)), Instant(0), &mut out);
         }
         machine.handle(In::Synchronize { elements: *elements, buffer_elements: 0 }, Instant(0), &mut out);
         collect(machine.me(), out.take(), &mut pending, &mut seen);
@@ -99,7 +99,7 @@ fn a_stranger_is_told_who_founded_the_cluster() {
 #[test]
 fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
     let (mut member, mut out) = (machine(2, 3, ""), Outbox::default());
-    member.handle(In::PeerUp(NodeId(1)), Instant(0), &mut out);
+    member.handle(In::PeerUp(NodeId(1), Incarnation(101)), Instant(0), &mut out);
     member.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
     out.take();
     let view = crate::view::tests::view(&[1, 2, 3]);
@@ -109,7 +109,7 @@ fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
     let header = founder.settings.identity.header(founder.place());
     member.handle(In::Frame { header, message: Message::Found { view, lineage: Lineage(5) } }, Instant(0), &mut out);
     assert_eq!(out.take(), [], "node 3 cannot be sent to yet");
-    member.handle(In::PeerUp(NodeId(3)), Instant(0), &mut out);
+    member.handle(In::PeerUp(NodeId(3), Incarnation(103)), Instant(0), &mut out);
     assert!(matches!(out.take()[..], [Effect::Send { .. }, Effect::Formed { .. }]));
 }
 
@@ -144,14 +144,14 @@ fn missing_nodes_and_unreachable_addresses_are_named() {
 #[test]
 fn a_node_with_other_settings_stays_until_everybody_met_it() {
     let (mut third, mut out) = (machine(3, 3, "tau = 12"), Outbox::default());
-    third.handle(In::PeerUp(NodeId(1)), Instant(0), &mut out);
+    third.handle(In::PeerUp(NodeId(1), Incarnation(101)), Instant(0), &mut out);
     out.take();
     let first = machine(1, 3, "tau = 24");
     let Frame::V1 { header, message } = first.settings.identity.frame(first.place(), first.hello());
     third.handle(In::Frame { header, message }, Instant(7), &mut out);
     assert_eq!(out.take(), []);
     let mut alone = third.clone();
-    third.handle(In::PeerUp(NodeId(2)), Instant(8), &mut out);
+    third.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(8), &mut out);
     assert!(matches!(out.take()[..], [Effect::Send { to: NodeId(2), .. }, Effect::Fail(FoundingError::SettingsDiffer { .. })]));
     let deadline = Instant(7).after(REFUSED_WAIT_MAX);
     assert_eq!(alone.next_deadline(), Some(deadline));
@@ -163,7 +163,7 @@ fn a_node_with_other_settings_stays_until_everybody_met_it() {
 fn a_node_that_is_gone_was_compared_with() {
     let (mut first, mut second, mut out) = (machine(1, 2, ""), machine(2, 2, ""), Outbox::default());
     second.model = Some((24, 0));
-    first.handle(In::PeerUp(NodeId(2)), Instant(0), &mut out);
+    first.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(0), &mut out);
     let Frame::V1 { header, message } = second.settings.identity.frame(second.place(), second.hello());
     first.handle(In::Frame { header, message }, Instant(0), &mut out);
     first.handle(In::PeerDown(NodeId(2)), Instant(0), &mut out);
@@ -179,7 +179,7 @@ fn of_two_views_that_overlap_one_gives_up() {
     let mut out = Outbox::default();
     for (id, machine) in (1..).zip(&mut machines) {
         for peer in [1, 2, 3].into_iter().filter(|peer| *peer != id && !(*peer == 1 && id == 2) && !(*peer == 2 && id == 1)) {
-            machine.handle(In::PeerUp(NodeId(peer)), Instant(0), &mut out);
+            machine.handle(In::PeerUp(NodeId(peer), Incarnation(peer + 100)), Instant(0), &mut out);
         }
         machine.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
         out.take();
@@ -235,7 +235,7 @@ fn a_node_that_gave_up_enters_no_view() {
     let view = View::new(Epoch::FOUNDING, vec![member(1), member(2)]).unwrap();
     let founder = machine(1, 3, "");
     let header = founder.settings.identity.header(founder.place());
-    node.handle(In::PeerUp(NodeId(1)), Instant(0), &mut out);
+    node.handle(In::PeerUp(NodeId(1), Incarnation(101)), Instant(0), &mut out);
     out.take();
     node.handle(In::Frame { header, message: Message::Found { view, lineage: Lineage(5) } }, Instant(0), &mut out);
     assert_eq!(out.take(), []);

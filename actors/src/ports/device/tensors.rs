@@ -26,6 +26,9 @@ impl<T: Tensors + ?Sized> Tensors for &mut T {
     fn write(&mut self, visit: Write<'_>) -> Result<(), TensorError> {
         (**self).write(visit)
     }
+    fn elements(&self) -> Result<usize, TensorError> {
+        (**self).elements()
+    }
 }
 
 /// One tensor.
@@ -35,6 +38,9 @@ impl Tensors for [f32] {
     }
     fn write(&mut self, visit: Write<'_>) -> Result<(), TensorError> {
         write_list([self].into_iter(), visit)
+    }
+    fn elements(&self) -> Result<usize, TensorError> {
+        Ok(self.len())
     }
 }
 
@@ -46,6 +52,9 @@ impl Tensors for [Vec<f32>] {
     fn write(&mut self, visit: Write<'_>) -> Result<(), TensorError> {
         write_list(self.iter_mut().map(Vec::as_mut_slice), visit)
     }
+    fn elements(&self) -> Result<usize, TensorError> {
+        Ok(self.iter().map(Vec::len).sum())
+    }
 }
 
 /// A list of borrowed tensors.
@@ -55,6 +64,9 @@ impl Tensors for [&mut [f32]] {
     }
     fn write(&mut self, visit: Write<'_>) -> Result<(), TensorError> {
         write_list(self.iter_mut().map(|values| &mut **values), visit)
+    }
+    fn elements(&self) -> Result<usize, TensorError> {
+        Ok(self.iter().map(|values| values.len()).sum())
     }
 }
 
@@ -67,6 +79,9 @@ macro_rules! as_slice {
             }
             fn write(&mut self, visit: Write<'_>) -> Result<(), TensorError> {
                 <$slice as Tensors>::write(self, visit)
+            }
+            fn elements(&self) -> Result<usize, TensorError> {
+                <$slice as Tensors>::elements(self)
             }
         })+
     };

@@ -19,7 +19,9 @@ impl Coordinator {
         let place = self.place();
         let same = header.cluster == self.founding.identity.cluster && header.lineage == place.lineage && header.epoch == place.epoch;
         let member = self.view().member(header.sender).filter(|member| member.id != self.me());
-        let bounded = header.ballot.counter <= BALLOT_COUNTER_MAX && self.view().contains(header.ballot.node);
+        // The first ballot of a round is the lowest id's; all others have a higher counter.
+        let owned = header.ballot.counter > 0 || header.ballot.node == self.view().lowest();
+        let bounded = owned && header.ballot.counter <= BALLOT_COUNTER_MAX && self.view().contains(header.ballot.node);
         same && bounded && member.is_some_and(|member| member.incarnation == header.incarnation)
     }
 
