@@ -90,7 +90,8 @@ pub enum SynchronizeError {
     Abandoned,
 }
 
-/// Why `step` failed. Tensors, step counter, anchor and momentum are unchanged: mend the cause and call it again, or leave.
+/// Why `step` failed. Tensors, step counter, anchor and momentum are unchanged. After a refused value mend it and call `step`
+/// again; after a failed exchange leave, because with a fixed view no further one can succeed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum StepError {
     /// The nodes could not exchange.
