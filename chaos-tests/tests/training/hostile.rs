@@ -10,7 +10,7 @@ use slowmo_protocol::wire::{
     BULK_HEADER_BYTES_MAX, Bulk, BulkHeader, CONTROL_FRAME_BYTES_MAX, Contribution, Frame, Header, Hello, Message, RefusalReason,
 };
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -112,44 +112,48 @@ fn attacked(config: &Config) -> Vec<Vec<f32>> {
     let nodes = [1, 2].map(start);
     let executor = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (stranger, mut events) = executor.block_on(async { hub.join(STRANGER, Incarnation(1), address(99)) });
-    let training: Vec<_> = nodes
-        .iter()
-        .map(|node| {
-            let mut worker = node.worker(0).unwrap();
-            thread::spawn(move || {
-                let mut values = uneven(600);
-                let rank = worker.synchronize(&mut values).unwrap().node_rank;
-                for step in 0..STEPS {
-                    let gradients = noisy(rank, step, &values);
-                    descend(&mut values, &gradients, 0.1);
-                    worker.step(&mut values, 0.1).unwrap();
-                    thread::sleep(Duration::from_millis(4));
+    // The stranger comes when the founding, in which it has no part, is over, and is done before the last steps.
+    let (founded, attacked) = (Arc::new(Barrier::new(3)), Arc::new(Barrier::new(3)));
+    let training = nodes.each_ref().map(|node| {
+        let (mut worker, founded, attacked) = (node.worker(0).unwrap(), founded.clone(), attacked.clone());
+        thread::spawn(move || {
+            let mut values = uneven(600);
+            let rank = worker.synchronize(&mut values).unwrap().node_rank;
+            founded.wait();
+            for step in 0..STEPS {
+                let gradients = noisy(rank, step, &values);
+                descend(&mut values, &gradients, 0.1);
+                worker.step(&mut values, 0.1).unwrap();
+                thread::sleep(Duration::from_millis(1));
+                if step == STEPS - 6 {
+                    attacked.wait();
                 }
-                worker.leave().unwrap();
-                values
-            })
-        })
-        .collect();
-    let attacking = executor.spawn(async move {
-        // The founding is over when both nodes are up and their views formed: a stranger is not part of it.
-        tokio::time::sleep(Duration::from_millis(15)).await;
-        [1, 2].into_iter().for_each(|id| stranger.connect(address(id), Duration::from_secs(5)));
-        let mut rounds = 0;
-        while let Some(event) = events.recv().await {
-            if let TransportEvent::PeerUp { node, .. } = event {
-                attack(&stranger, node, rounds).await;
-                rounds += 1;
             }
-            if rounds == 2 {
-                attack(&stranger, NodeId(1), 7).await;
-                attack(&stranger, NodeId(2), 8).await;
-                break;
+            worker.leave().unwrap();
+            values
+        })
+    });
+    founded.wait();
+    let told = executor.block_on(async {
+        [1, 2].into_iter().for_each(|id| stranger.connect(address(id), Duration::from_secs(5)));
+        let mut told = 0;
+        while told < 2 {
+            match events.recv().await {
+                Some(TransportEvent::PeerUp { node, .. }) => {
+                    attack(&stranger, node, told).await;
+                    told += 1;
+                }
+                Some(TransportEvent::DialFailed { .. }) | None => break,
+                Some(_) => {}
             }
         }
-        rounds
+        attack(&stranger, NodeId(1), 7).await;
+        attack(&stranger, NodeId(2), 8).await;
+        told
     });
+    attacked.wait();
     let seen = training.into_iter().map(|thread| thread.join().unwrap()).collect();
-    assert_eq!(executor.block_on(attacking).unwrap(), 2, "both nodes were attacked");
+    assert_eq!(told, 2, "both nodes were attacked");
     seen
 }
 
