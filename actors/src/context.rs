@@ -122,7 +122,7 @@ impl NodeContext {
         let sent = frame.encode().map_err(|error| error.to_string());
         let sent = sent.and_then(|bytes| self.transport.send_control(to, bytes.into()).map_err(|error| error.to_string()));
         if let Err(error) = sent {
-            tracing::warn!(%to, error, "control frame not sent");
+            tracing::debug!(%to, error, "control frame not sent");
         }
     }
 

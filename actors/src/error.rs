@@ -4,6 +4,7 @@ use slowmo_protocol::aggregator::Request;
 use slowmo_protocol::coordinator::RoundError;
 use slowmo_protocol::gossip_peer::GossipError;
 use slowmo_protocol::membership::FoundingError;
+use slowmo_protocol::time::Span;
 
 /// Why an exchange failed; nothing was changed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -28,6 +29,14 @@ pub enum ExchangeError {
         asked: Box<Request>,
         /// What the others asked for.
         before: Box<Request>,
+    },
+    /// Other workers of the node did not come.
+    #[error("workers {workers:?} of this node did not come within {} s: every one of its `devices` workers needs a thread that takes its handle and makes the same calls", waited.as_millis() / 1000)]
+    WorkersMissing {
+        /// Which.
+        workers: Vec<usize>,
+        /// How long they were waited for.
+        waited: Span,
     },
     /// Another worker of the node left while this one waited.
     #[error("worker {0} of this node left: the others cannot go on without it")]

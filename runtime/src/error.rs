@@ -28,8 +28,10 @@ pub enum SpawnError {
         error: std::io::Error,
     },
     /// More than one node without a secret to prove who belongs together.
-    #[error("min_nodes = {0} needs a cluster key: write one with `slowmo keygen --out FILE` and give all nodes cluster_key_file = FILE")]
-    NoCredentials(usize),
+    #[error(
+        "min_nodes, peers or rendezvous ask for other nodes, which needs a cluster key: write one with `slowmo keygen --out FILE` and give all nodes cluster_key_file = FILE"
+    )]
+    NoCredentials,
     /// More than one node and no way to find the others.
     #[error("min_nodes = {0} needs a way to find the others: set peers = [\"host:port\", …] or rendezvous = \"/shared/folder\"")]
     NoPeers(usize),
@@ -95,7 +97,8 @@ pub enum SynchronizeError {
     Abandoned,
 }
 
-/// Why `step` failed. Tensors, step counter, anchor and momentum are unchanged: mend the cause and call it again, or leave.
+/// Why `step` failed. Tensors, step counter, anchor and momentum are unchanged. After a refused value mend it and call `step`
+/// again; after a failed exchange leave, because with a fixed view no further one can succeed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum StepError {
     /// The nodes could not exchange.

@@ -1,5 +1,6 @@
 //! Ends this process when the launcher that started it is gone, so that no training process is ever left behind.
 
+use std::io::Write;
 use std::os::unix::process::parent_id;
 use std::path::PathBuf;
 use std::sync::Once;
@@ -24,7 +25,8 @@ pub fn watch() {
             while !launcher_is_gone(launcher, parent_at_start) {
                 std::thread::sleep(LOOK_INTERVAL);
             }
-            tracing::error!(launcher, "the launcher is gone: this process ends");
+            // Standard error may be a broken pipe by now: nothing may stop the exit.
+            _ = writeln!(std::io::stderr(), "the launcher (process {launcher}) is gone: this process ends");
             std::process::exit(ORPHANED);
         });
         // Without the thread the node still trains; it only outlives a launcher that was killed.

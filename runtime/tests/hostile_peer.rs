@@ -13,8 +13,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
 
 const KEY: ClusterKey = ClusterKey::from_bytes([3; 32]);
+/// Longest wait for a connection to be ended.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a node is given to read what does not end the connection.
+const READ_WAIT: Duration = Duration::from_millis(20);
 
 fn node(id: u64, rendezvous: &Path) -> Runtime {
     let config = Config {
@@ -30,27 +36,19 @@ fn node(id: u64, rendezvous: &Path) -> Runtime {
     Runtime::builder().config(config).spawn().unwrap()
 }
 
-/// Each kind of nonsense on a connection of its own, because the node closes it.
+/// Each kind of nonsense on a connection of its own: what breaks the framing ends it, what only fails to decode does not.
 async fn attack(stranger: &RawPeer, address: SocketAddr) {
-    let control: [&[u8]; 4] = [
-        &u32::MAX.to_le_bytes(),
-        &(CONTROL_FRAME_BYTES_MAX as u32 + 1).to_le_bytes(),
-        &[9, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
-        &[5, 0, 0, 0, 1],
-    ];
-    for bytes in control {
-        let connection = stranger.admitted(address, false).await;
-        raw_peer::write(&connection, bytes).await;
-    }
-    let streams: [&[u8]; 4] = [
-        &u32::MAX.to_le_bytes(),
-        &(BULK_HEADER_BYTES_MAX as u32 + 1).to_le_bytes(),
-        &[4, 0, 0, 0, 0xde, 0xad, 0xbe, 0xef, 1, 2, 3],
-        &[0, 0, 0, 0],
-    ];
-    for bytes in streams {
-        let connection = stranger.admitted(address, true).await;
-        raw_peer::write(&connection, bytes).await;
+    for (bulk, bound) in [(false, CONTROL_FRAME_BYTES_MAX), (true, BULK_HEADER_BYTES_MAX)] {
+        for length in [u32::MAX, bound as u32 + 1] {
+            let connection = stranger.admitted(address, bulk).await;
+            raw_peer::write(&connection, &length.to_le_bytes()).await;
+            timeout(PATIENCE, connection.closed()).await.expect("an oversized message ends the connection");
+        }
+        for bytes in [&[9, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff][..], &[5, 0, 0, 0, 1], &[0, 0, 0, 0]] {
+            let connection = stranger.admitted(address, bulk).await;
+            raw_peer::write(&connection, bytes).await;
+            sleep(READ_WAIT).await;
+        }
     }
 }
 

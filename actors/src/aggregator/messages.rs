@@ -17,12 +17,14 @@ pub enum AggregatorMessage {
     Formed(Arc<[NodeId]>),
     /// The round was decided.
     RoundDecided(Outcome, Assembled),
-    /// The gossip is complete.
-    GossipDone(f64, Assembled),
+    /// The gossip is complete: the push-sum weight now, the nodes whose values were mixed, the new numerators.
+    GossipDone(f64, usize, Assembled),
     /// The node's own slow step is done.
     WholeStepDone(Box<super::WholeState>, Assembled),
     /// The exchange failed.
     Failed(ExchangeError),
+    /// A deadline passed.
+    Tick,
     /// A worker leaves in order.
     Leave {
         /// Which one.

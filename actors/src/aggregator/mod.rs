@@ -13,10 +13,10 @@ use crate::coordinator::CoordinatorMessage;
 use crate::error::ExchangeError;
 use crate::gossip_peer::GossipPeerMessage;
 use crate::membership::MembershipMessage;
+use crate::timer::Timer;
 use crate::worker::Exchanged;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::aggregator::{Aggregator, Effect, In, Request, Task};
-use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::machine::{Machine, Outbox};
@@ -43,6 +43,8 @@ pub struct AggregatorState {
     whole: Option<Box<WholeState>>,
     members: Arc<[NodeId]>,
     gone: Option<ExchangeError>,
+    failed: bool,
+    timer: Timer,
 }
 
 impl Actor for AggregatorActor {
@@ -70,9 +72,13 @@ impl Actor for AggregatorActor {
                 state.result = values;
                 state.feed(In::RoundDecided(outcome));
             }
-            AggregatorMessage::GossipDone(weight, values) => {
+            AggregatorMessage::GossipDone(weight, contributors, values) => {
                 state.result = values;
-                state.feed(In::GossipDone { weight });
+                state.feed(In::GossipDone { weight, contributors });
+            }
+            AggregatorMessage::Tick => {
+                state.timer.disarm();
+                state.feed(In::Tick);
             }
             AggregatorMessage::WholeStepDone(whole, values) => {
                 (state.whole, state.result) = (Some(whole), values);
@@ -84,18 +90,16 @@ impl Actor for AggregatorActor {
             AggregatorMessage::Gone { worker, error } => state.gone(worker, error),
         }
         state.execute(&myself);
+        state.timer.arm(state.machine.next_deadline(), state.context.clock.now(), &myself, || AggregatorMessage::Tick);
         Ok(())
     }
 }
 
 impl AggregatorState {
     fn new(context: Arc<NodeContext>) -> Self {
-        let peers = match context.settings.algorithm.base {
-            Base::Sgp { peers_per_step } => peers_per_step as usize,
-            _ => 0,
-        };
+        let timeout = NodeContext::span(context.settings.round_timeout);
         Self {
-            machine: Aggregator::new(context.settings.workers, peers),
+            machine: Aggregator::new(context.settings.workers, timeout),
             out: Outbox::default(),
             context,
             replies: BTreeMap::new(),
@@ -106,6 +110,8 @@ impl AggregatorState {
             whole: None,
             members: Arc::default(),
             gone: None,
+            failed: false,
+            timer: Timer::default(),
         }
     }
 
@@ -142,6 +148,7 @@ impl AggregatorState {
                     let members = Arc::clone(&self.members);
                     self.answer(&Ok(Exchanged { values, weight, round, contributors, members }));
                 }
+                Effect::Missing { workers, waited } => self.answer(&Err(ExchangeError::WorkersMissing { workers, waited })),
                 Effect::Disagree { worker, asked, before } => {
                     let (asked, before) = (Box::new(asked), Box::new(before));
                     self.answer(&Err(ExchangeError::WorkersDisagree { worker, asked, before }));
@@ -189,6 +196,7 @@ impl AggregatorState {
     }
 
     fn answer(&mut self, result: &Result<Exchanged, ExchangeError>) {
+        self.failed |= result.is_err();
         (self.request, self.frozen) = (None, None);
         for (_, reply) in std::mem::take(&mut self.replies) {
             _ = reply.send(result.clone());
@@ -215,7 +223,9 @@ impl AggregatorState {
 
     fn gone(&mut self, worker: usize, error: ExchangeError) {
         let (reply, _) = oneshot::channel();
-        tracing::warn!(worker, "a worker's handle was dropped without leave()");
+        if !self.failed {
+            tracing::warn!(worker, "a worker's handle was dropped without leave()");
+        }
         self.fail(&error);
         self.leave(worker, reply);
     }

@@ -121,9 +121,9 @@ impl GossipPeerState {
             match effect {
                 Effect::Exchange(plan) => self.start(plan, myself),
                 Effect::Send { to, frame } => self.context.send_frame(to, &frame),
-                Effect::Done { weight, .. } => {
+                Effect::Done { weight, contributors, .. } => {
                     let values = std::mem::take(&mut self.mixed);
-                    self.context.actors.tell_aggregator(AggregatorMessage::GossipDone(weight, values));
+                    self.context.actors.tell_aggregator(AggregatorMessage::GossipDone(weight, contributors, values));
                 }
                 Effect::Left => self.context.actors.tell_membership(MembershipMessage::Leave),
                 Effect::Fail(error) => {

@@ -11,7 +11,8 @@ pub const FILE_BYTES_MAX: u64 = 256 << 20;
 /// A trajectory as its file holds it.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Case {
-    /// Its name.
+    /// Its name; the file's, where it has none.
+    #[serde(default)]
     pub name: String,
     /// Workers in all.
     pub workers: usize,
@@ -25,10 +26,12 @@ pub struct Case {
     pub lr_drop_at: Option<usize>,
     /// The later learning rate.
     pub lr_drop_to: Option<f32>,
-    /// Momentum of the inner optimizer.
-    pub base_momentum: f32,
+    /// Momentum of the inner optimizer; none if absent.
+    #[serde(default)]
+    pub base_momentum: Option<f32>,
     /// Whether the inner momentum is Nesterov's.
-    pub nesterov: bool,
+    #[serde(default)]
+    pub nesterov: Option<bool>,
     /// `localsgd` or `sgp`.
     pub base: String,
     /// `f`.
@@ -41,13 +44,14 @@ pub struct Case {
     pub slowmo_momentum: f32,
     /// `α`.
     pub slowmo_lr: f32,
-    /// `τ`.
-    pub slowmo_frequency: u64,
+    /// `τ`; of no matter where SlowMo is off.
+    #[serde(default)]
+    pub slowmo_frequency: Option<u64>,
     /// Sharded slow state, with the exact average inside the slow step.
     pub memory_efficient: bool,
     /// With `memory_efficient` false: an exact average replaces the gossip of a slow step.
     #[serde(default)]
-    pub sgp_average_params: bool,
+    pub sgp_average_params: Option<bool>,
     /// The tensors' shapes.
     pub shapes: Vec<Vec<usize>>,
     /// Parameters at the start.
@@ -87,14 +91,19 @@ impl Case {
         if bytes > FILE_BYTES_MAX {
             return Err(CaseError::TooLarge(bytes));
         }
-        let case: Self = serde_json::from_slice(&std::fs::read(path)?)?;
+        let mut case: Self = serde_json::from_slice(&std::fs::read(path)?)?;
+        if case.name.is_empty() {
+            case.name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+        }
         case.check()?;
         Ok(case)
     }
 
     fn check(&self) -> Result<(), CaseError> {
         let width = self.initial.len();
-        let shaped: usize = self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+        let product = |shape: &Vec<usize>| shape.iter().fold(1usize, |product, length| product.saturating_mul(*length));
+        let shaped = self.shapes.iter().map(product).fold(0, usize::saturating_add);
+        let off = self.slowmo_momentum == 0.0 && self.slowmo_lr == 1.0;
         let wide = |values: &Vec<f32>| values.len() == width;
         let checks = [
             (
@@ -108,6 +117,7 @@ impl Case {
             (self.params.len() == self.workers, "params has another number of workers"),
             (self.params.iter().all(|steps| steps.len() == self.steps && steps.iter().all(wide)), "params has another size"),
             (["localsgd", "sgp"].contains(&self.base.as_str()), "base is neither localsgd nor sgp"),
+            (off || self.slowmo_frequency.is_some(), "slowmo_frequency is missing"),
             (self.lr_drop_at.is_some() == self.lr_drop_to.is_some(), "lr_drop_at and lr_drop_to come together"),
         ];
         checks.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, why)| Err(CaseError::Inconsistent(why)))
@@ -132,16 +142,17 @@ impl Case {
     #[must_use]
     pub fn config(&self) -> Config {
         let sgp = self.base == "sgp";
+        let off = self.slowmo_momentum == 0.0 && self.slowmo_lr == 1.0;
         Config {
             base: if sgp { BaseName::Sgp } else { BaseName::LocalSgd },
-            frequency: self.localsgd_frequency.unwrap_or(1),
-            peers_per_step: self.peers_per_step.unwrap_or(1),
+            frequency: self.localsgd_frequency.filter(|_| !sgp).unwrap_or(1),
+            peers_per_step: self.peers_per_step.filter(|_| sgp).unwrap_or(1),
             outer: OuterName::SlowMo,
-            tau: self.slowmo_frequency,
+            tau: self.slowmo_frequency.filter(|_| !off).unwrap_or(1),
             alpha: self.slowmo_lr,
             beta: self.slowmo_momentum,
             sharded: self.memory_efficient,
-            no_average: sgp && !self.memory_efficient && !self.sgp_average_params,
+            no_average: sgp && !off && !self.memory_efficient && self.sgp_average_params != Some(true),
             // The recorder refuses more; so does the configuration.
             devices: u16::try_from(self.gpus_per_node).unwrap_or(u16::MAX),
             ..Config::default()

@@ -90,15 +90,16 @@ fn train(mut worker: Worker, case: &Case, index: usize) -> Result<Vec<Vec<f32>>,
 
 /// The direction of torch.optim.SGD: the first step takes the gradient as momentum.
 fn sgd(case: &Case, momentum: &mut Option<Vec<f32>>, gradients: Vec<f32>) -> Vec<f32> {
-    if case.base_momentum == 0.0 {
+    let momentum_rate = case.base_momentum.unwrap_or(0.0);
+    if momentum_rate == 0.0 {
         return gradients;
     }
     let buffer = match momentum.take() {
         None => gradients.clone(),
-        Some(buffer) => buffer.iter().zip(&gradients).map(|(buffer, gradient)| case.base_momentum * buffer + gradient).collect(),
+        Some(buffer) => buffer.iter().zip(&gradients).map(|(buffer, gradient)| momentum_rate * buffer + gradient).collect(),
     };
-    let direction = match case.nesterov {
-        true => gradients.iter().zip(&buffer).map(|(gradient, buffer)| gradient + case.base_momentum * buffer).collect(),
+    let direction = match case.nesterov == Some(true) {
+        true => gradients.iter().zip(&buffer).map(|(gradient, buffer)| gradient + momentum_rate * buffer).collect(),
         false => buffer.clone(),
     };
     *momentum = Some(buffer);

@@ -254,9 +254,9 @@ fn a_taken_port() {
 
 #[test]
 fn a_configuration_that_cannot_start() {
-    assert_says(&refusal(Config { min_nodes: 2, ..config() }), &["min_nodes = 2", "cluster key", "slowmo keygen"]);
+    assert_says(&refusal(Config { min_nodes: 2, ..config() }), &["min_nodes, peers or rendezvous", "cluster key", "slowmo keygen"]);
     let keyed = Config { cluster_key: Some(key(1)), ..config() };
-    assert_says(&refusal(Config { min_nodes: 2, ..keyed.clone() }), &["min_nodes = 2", "peers", "rendezvous"]);
+    assert_says(&refusal(Config { min_nodes: 2, ..keyed.clone() }), &["min_nodes, peers or rendezvous", "peers", "rendezvous"]);
     let everywhere = Config { rendezvous: Some("/tmp/unused".into()), listen: "0.0.0.0:0".parse().unwrap(), ..keyed.clone() };
     assert_says(&refusal(everywhere), &["listen = 0.0.0.0:0", "rendezvous", "set listen to an address of this machine"]);
     let unnamed = Config { peers: vec!["no-such-host.invalid:7000".to_owned()], ..keyed.clone() };

@@ -9,6 +9,7 @@ mod golden;
 mod hostile;
 mod large;
 mod lost_peers;
+mod mixed_schedules;
 mod rounds;
 mod special_cases;
 mod support;

@@ -178,7 +178,7 @@ fn workers_that_disagree_are_told_what_each_asked_for() {
     });
     for thread in threads.collect::<Vec<_>>() {
         let (told, again) = thread.join().unwrap();
-        for part in ["worker ", "gamma: 0.1", "gamma: 0.2", "the same learning rate on every worker"] {
+        for part in ["worker ", "learning rate 0.1", "learning rate 0.2", "the same learning rate on every worker"] {
             assert!(told.contains(part), "{told}");
         }
         assert_eq!(again, Ok(0), "the step can be called again");

@@ -11,7 +11,17 @@ const LEARNING_RATE: f32 = 0.01;
 /// How steep every parabola is.
 const STEEPNESS: f32 = 1.0;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> std::process::ExitCode {
+    match train() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn train() -> Result<(), Box<dyn std::error::Error>> {
     // 1. Start this process's node. Settings come from a file, SLOWMO_* variables and --slowmo-* flags.
     let runtime = Runtime::builder().config(Config::load()?).spawn()?;
     let mut worker = runtime.worker(0)?;

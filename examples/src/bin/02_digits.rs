@@ -24,7 +24,7 @@ struct Arguments {
 
 fn main() -> anyhow::Result<()> {
     let arguments: Arguments = flags::parse_own()?;
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = EnvFilter::try_from_env("SLOWMO_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).init();
     digits::train(Config::load()?, &arguments.options, |event| print(event, arguments.json_events))?;
     Ok(())

@@ -25,7 +25,7 @@ struct Arguments {
 
 fn main() -> anyhow::Result<()> {
     let Arguments { plan, plot: plot_path, json } = flags::parse_own()?;
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("error"));
+    let filter = EnvFilter::try_from_env("SLOWMO_LOG").unwrap_or_else(|_| EnvFilter::new("error"));
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).init();
 
     let figures = compare(&plan, show)?;

@@ -37,7 +37,8 @@ pub struct StepReport {
     pub weight: f64,
 }
 
-/// Buffers beside the parameters (algorithm section 7). Float32, in the same order at every call.
+/// Buffers beside the parameters. Float32, in the same order at every call. Of a node with several workers worker 0's stand for
+/// the node, as with the parameters.
 pub struct Buffers<'a> {
     /// The base optimizer's buffers, such as momentum: kept, reset or averaged at outer rounds as `buffers` says.
     pub optimizer: &'a mut (dyn Tensors + Send),

@@ -5,7 +5,7 @@ use crate::coordinator::{Outcome, RoundKind, Terms};
 use crate::ident::{Round, Step};
 use crate::machine::{Machine, Outbox};
 use crate::schedule::{Due, Exchange};
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 use std::collections::BTreeSet;
 
 /// What one worker asks for.
@@ -62,11 +62,15 @@ pub enum In {
     GossipDone {
         /// The node's push-sum weight now.
         weight: f64,
+        /// Nodes whose values were mixed, this one included.
+        contributors: usize,
     },
     /// The node's own slow step is done.
     WholeStepDone,
     /// The exchange failed.
     Failed,
+    /// Time passed.
+    Tick,
 }
 
 /// What the aggregator asks its shell for.
@@ -102,6 +106,13 @@ pub enum Effect {
         /// Nodes that were averaged with, this one included.
         contributors: usize,
     },
+    /// Tell every waiting worker that others of the node did not come.
+    Missing {
+        /// Which.
+        workers: Vec<usize>,
+        /// How long they were waited for.
+        waited: Span,
+    },
     /// Tell every waiting worker that they asked for different things.
     Disagree {
         /// The worker that arrived last.
@@ -123,38 +134,40 @@ pub struct Aggregator {
     request: Option<Request>,
     decided: Option<Outcome>,
     gossiped: usize,
-    peers_per_gossip: usize,
+    timeout: Span,
+    arrive_by: Option<Instant>,
 }
 
 impl Machine for Aggregator {
     type In = In;
     type Effect = Effect;
 
-    fn handle(&mut self, event: In, _now: Instant, out: &mut Outbox<Effect>) {
+    fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
-            In::Arrive { worker, request } => self.arrive(worker, request, out),
+            In::Arrive { worker, request } => self.arrive(worker, request, now, out),
             In::RoundDecided(outcome) => self.round_decided(outcome, out),
-            In::GossipDone { weight } => {
+            In::GossipDone { weight, contributors } => {
                 self.weight = weight;
-                self.gossiped = self.peers_per_gossip + 1;
+                self.gossiped = contributors;
                 self.whole_step_or_release(out);
             }
             In::WholeStepDone => self.release(out),
             In::Failed => self.clear(),
+            In::Tick => self.tick(now, out),
         }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        None
+        self.arrive_by
     }
 }
 
 impl Aggregator {
-    /// The aggregator of a node with `workers` workers, whose gossips have `peers_per_gossip` out-peers.
+    /// The aggregator of a node with `workers` workers, which wait for each other at most `timeout`.
     #[must_use]
-    pub fn new(workers: usize, peers_per_gossip: usize) -> Self {
-        let (weight, round) = (1.0, Round::FOUNDING);
-        Self { workers, weight, round, arrived: BTreeSet::new(), request: None, decided: None, gossiped: 0, peers_per_gossip }
+    pub fn new(workers: usize, timeout: Span) -> Self {
+        let (weight, round, arrived) = (1.0, Round::FOUNDING, BTreeSet::new());
+        Self { workers, weight, round, arrived, request: None, decided: None, gossiped: 0, timeout, arrive_by: None }
     }
 
     /// The node's push-sum weight.
@@ -163,7 +176,7 @@ impl Aggregator {
         self.weight
     }
 
-    fn arrive(&mut self, worker: usize, request: Request, out: &mut Outbox<Effect>) {
+    fn arrive(&mut self, worker: usize, request: Request, now: Instant, out: &mut Outbox<Effect>) {
         let before = *self.request.get_or_insert(request);
         if before != request {
             self.clear();
@@ -171,7 +184,18 @@ impl Aggregator {
         }
         let first = worker < self.workers && self.arrived.insert(worker);
         if first && self.arrived.len() == self.workers {
+            self.arrive_by = None;
             self.start(request, out);
+        } else if first {
+            self.arrive_by.get_or_insert(now.after(self.timeout));
+        }
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        if self.arrive_by.is_some_and(|arrive_by| now >= arrive_by) {
+            let workers = (0..self.workers).filter(|worker| !self.arrived.contains(worker)).collect();
+            self.clear();
+            out.push(Effect::Missing { workers, waited: self.timeout });
         }
     }
 
@@ -220,6 +244,7 @@ impl Aggregator {
 
     fn clear(&mut self) {
         self.arrived.clear();
+        self.arrive_by = None;
         self.request = None;
         self.decided = None;
         self.gossiped = 0;
@@ -243,19 +268,30 @@ mod tests {
 
     #[test]
     fn starts_when_all_workers_arrived_and_releases_when_done() {
-        let mut machine = Aggregator::new(2, 1);
+        let mut machine = Aggregator::new(2, Span(9));
         let gossip = request(4, Exchange::Gossip, true);
         assert_eq!(feed(&mut machine, In::Arrive { worker: 1, request: gossip }), []);
         let started = feed(&mut machine, In::Arrive { worker: 0, request: gossip });
         assert_eq!(started, [Effect::Gossip { step: Step(4), round: Round(0), weight: 1.0 }]);
-        assert_eq!(feed(&mut machine, In::GossipDone { weight: 0.5 }), [Effect::WholeStep { gamma: 0.1 }]);
+        assert_eq!(feed(&mut machine, In::GossipDone { weight: 0.5, contributors: 2 }), [Effect::WholeStep { gamma: 0.1 }]);
         let released = feed(&mut machine, In::WholeStepDone);
         assert_eq!(released, [Effect::Release { weight: 0.5, round: None, contributors: 2 }]);
     }
 
     #[test]
+    fn workers_that_do_not_come_are_named() {
+        let mut machine = Aggregator::new(3, Span(5));
+        feed(&mut machine, In::Arrive { worker: 1, request: request(0, Exchange::Average, false) });
+        assert_eq!(machine.next_deadline(), Some(Instant(5)));
+        let mut out = Outbox::default();
+        machine.handle(In::Tick, Instant(5), &mut out);
+        assert_eq!(out.take(), [Effect::Missing { workers: vec![0, 2], waited: Span(5) }]);
+        assert_eq!(machine.next_deadline(), None);
+    }
+
+    #[test]
     fn an_exchange_starts_once_whoever_arrives_again() {
-        let mut machine = Aggregator::new(1, 1);
+        let mut machine = Aggregator::new(1, Span(9));
         let gossip = request(4, Exchange::Gossip, false);
         assert_eq!(feed(&mut machine, In::Arrive { worker: 7, request: gossip }), [], "there is no such worker");
         assert_eq!(feed(&mut machine, In::Arrive { worker: 0, request: gossip }).len(), 1);
@@ -264,7 +300,7 @@ mod tests {
 
     #[test]
     fn workers_that_ask_for_different_things_are_told() {
-        let mut machine = Aggregator::new(2, 1);
+        let mut machine = Aggregator::new(2, Span(9));
         feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Gossip, false) });
         let effects = feed(&mut machine, In::Arrive { worker: 1, request: request(5, Exchange::Gossip, false) });
         assert!(matches!(effects[..], [Effect::Disagree { worker: 1, .. }]));

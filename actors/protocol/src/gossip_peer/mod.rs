@@ -71,6 +71,8 @@ pub enum Effect {
         step: Step,
         /// The node's push-sum weight now.
         weight: f64,
+        /// Nodes whose values were mixed, this one included.
+        contributors: usize,
     },
     /// The gossip failed; the node's numerator and weight are what they were.
     Fail(GossipError),
@@ -222,7 +224,7 @@ impl GossipPeer {
             out.push(Effect::Send { to: *from, frame });
         }
         self.graph.advance();
-        out.push(Effect::Done { step, weight });
+        out.push(Effect::Done { step, weight, contributors: arrived.len() + 1 });
     }
 
     fn receive(&mut self, header: &Header, message: &Message, out: &mut Outbox<Effect>) {

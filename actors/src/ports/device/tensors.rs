@@ -2,6 +2,7 @@
 //! of the standard library must share a crate. Lists name their tensors `tensor 0`, `tensor 1`, …
 
 use super::{TensorError, Tensors};
+use std::fmt::Write as _;
 
 /// What `read` calls for every tensor.
 type Read<'a> = &'a mut dyn FnMut(&str, &[f32]);
@@ -96,21 +97,32 @@ as_slice! {
 }
 
 fn read_list<'a>(list: impl Iterator<Item = &'a [f32]>, visit: Read<'_>) -> Result<(), TensorError> {
+    let mut name = Name::default();
     for (index, values) in list.enumerate() {
-        visit(&default_name(index), values);
+        visit(name.of(index), values);
     }
     Ok(())
 }
 
 fn write_list<'a>(list: impl Iterator<Item = &'a mut [f32]>, visit: Write<'_>) -> Result<(), TensorError> {
+    let mut name = Name::default();
     for (index, values) in list.enumerate() {
-        visit(&default_name(index), values);
+        visit(name.of(index), values);
     }
     Ok(())
 }
 
-fn default_name(index: usize) -> String {
-    format!("tensor {index}")
+/// The names of a list's tensors, one after the other in one allocation: lists are visited at every step.
+#[derive(Default)]
+struct Name(String);
+
+impl Name {
+    fn of(&mut self, index: usize) -> &str {
+        self.0.clear();
+        // Writing to a string does not fail.
+        _ = write!(self.0, "tensor {index}");
+        &self.0
+    }
 }
 
 #[cfg(test)]
