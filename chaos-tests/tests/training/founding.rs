@@ -99,7 +99,7 @@ fn key(byte: u8) -> ClusterKey {
 #[test]
 fn another_cluster_key() {
     for told in told(over_quic(vec![(config(), 8, key(1)), (config(), 8, key(2))])) {
-        assert_says(&told, &["no connection to 127.0.0.1:", "not issued under this cluster's key", "give every node the same cluster_key"]);
+        assert_says(&told, &["no connection to 127.", "not issued under this cluster's key", "give every node the same cluster_key"]);
     }
 }
 
@@ -256,7 +256,7 @@ fn a_taken_port() {
 fn a_configuration_that_cannot_start() {
     assert_says(&refusal(Config { min_nodes: 2, ..config() }), &["min_nodes, peers or rendezvous", "cluster key", "slowmo keygen"]);
     let keyed = Config { cluster_key: Some(key(1)), ..config() };
-    assert_says(&refusal(Config { min_nodes: 2, ..keyed.clone() }), &["min_nodes, peers or rendezvous", "peers", "rendezvous"]);
+    assert_says(&refusal(Config { min_nodes: 2, ..keyed.clone() }), &["min_nodes = 2", "peers", "rendezvous"]);
     let everywhere = Config { rendezvous: Some("/tmp/unused".into()), listen: "0.0.0.0:0".parse().unwrap(), ..keyed.clone() };
     assert_says(&refusal(everywhere), &["listen = 0.0.0.0:0", "rendezvous", "set listen to an address of this machine"]);
     let unnamed = Config { peers: vec!["no-such-host.invalid:7000".to_owned()], ..keyed.clone() };
