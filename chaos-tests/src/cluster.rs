@@ -3,7 +3,9 @@
 use slowmo::config::ClusterKey;
 use slowmo::transport::memory::MemoryHub;
 use slowmo::{Config, Network, Runtime, SpawnError};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Deref;
+use tempfile::TempDir;
 
 /// How the nodes of a cluster reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +27,31 @@ pub enum ClusterError {
     Machine(String),
 }
 
+/// Running nodes, and the folder in which those over QUIC find each other: keep it until they have synchronized.
+#[derive(Debug)]
+pub struct Cluster {
+    /// In the order of the ids given.
+    pub nodes: Vec<Runtime>,
+    /// Removed when it is dropped.
+    pub rendezvous: TempDir,
+}
+
+impl Deref for Cluster {
+    type Target = [Runtime];
+
+    fn deref(&self) -> &[Runtime] {
+        &self.nodes
+    }
+}
+
 /// Starts one node per id with `configure`d settings; ids need not be consecutive.
 ///
 /// # Errors
 /// A node did not start; those before it stop.
-pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Vec<Runtime>, ClusterError> {
-    let addresses = addresses(ids.len(), link)?;
-    let key = ClusterKey::generate().map_err(|error| ClusterError::Machine(error.to_string()))?;
+pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, ClusterError> {
+    let machine = |error: String| ClusterError::Machine(error);
+    let rendezvous = tempfile::tempdir().map_err(|error| machine(error.to_string()))?;
+    let key = ClusterKey::generate().map_err(|error| machine(error.to_string()))?;
     let hub = match link {
         Link::Memory(seed) => Some(MemoryHub::new(seed)),
         Link::Quic => None,
@@ -39,28 +59,21 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Vec<Runtime>
     let mut nodes = Vec::new();
     for (index, id) in ids.iter().enumerate() {
         let mut config = Config { node_id: Some(*id), min_nodes: ids.len(), runtime_threads: 1, ..configure.clone() };
-        let peers = || addresses.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, address)| *address);
         let mut builder = Runtime::builder();
         match &hub {
-            Some(hub) => builder = builder.network(Network { hub: hub.clone(), address: addresses[index], peers: peers().collect() }),
-            None => {
-                config.listen = addresses[index];
-                config.peers = peers().map(|address| address.to_string()).collect();
-                config.cluster_key = Some(key.clone());
+            Some(hub) => {
+                let peers = (0..ids.len()).filter(|other| *other != index).map(in_memory).collect();
+                builder = builder.network(Network { hub: hub.clone(), address: in_memory(index), peers });
             }
+            // Ports that are free: nobody can take one between looking for it and listening.
+            None => (config.rendezvous, config.cluster_key) = (Some(rendezvous.path().to_owned()), Some(key.clone())),
         }
         nodes.push(builder.config(config).spawn()?);
     }
-    Ok(nodes)
+    Ok(Cluster { nodes, rendezvous })
 }
 
-/// Free loopback ports, or made-up addresses for the in-memory hub.
-fn addresses(count: usize, link: Link) -> Result<Vec<SocketAddr>, ClusterError> {
-    if link != Link::Quic {
-        // Any distinct addresses do: nothing listens there.
-        return Ok((0..count).map(|index| SocketAddr::from((Ipv4Addr::LOCALHOST, 40_000 + index as u16))).collect());
-    }
-    let machine = |error: std::io::Error| ClusterError::Machine(error.to_string());
-    let sockets: Result<Vec<_>, _> = (0..count).map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))).collect();
-    sockets.map_err(machine)?.iter().map(|socket| socket.local_addr().map_err(machine)).collect()
+/// An address in a hub; any distinct ones do: nothing listens there.
+fn in_memory(index: usize) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, 40_000 + index as u16))
 }

@@ -4,7 +4,9 @@ use async_trait::async_trait;
 use slowmo_actors::ports::discovery::{DISCOVERED_MAX, Discovery, DiscoveryError};
 use slowmo_protocol::ident::NodeId;
 use std::collections::BTreeSet;
-use std::io;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -51,19 +53,6 @@ impl Directory {
         Self { folder: folder.into() }
     }
 
-    /// Forgets a node that left, so that nobody dials it; no error if it was not known.
-    ///
-    /// # Errors
-    /// The file exists and could not be removed.
-    pub async fn withdraw(&self, node: NodeId) -> Result<(), DiscoveryError> {
-        let file = self.file_of(node);
-        blocking(move || match std::fs::remove_file(&file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unwritable(&file, &error)),
-            _ => Ok(()),
-        })
-        .await
-    }
-
     fn file_of(&self, node: NodeId) -> PathBuf {
         self.folder.join(node.0.to_string())
     }
@@ -75,12 +64,37 @@ impl Discovery for Directory {
         let (folder, file) = (self.folder.clone(), self.file_of(node));
         blocking(move || {
             std::fs::create_dir_all(&folder).map_err(|error| unwritable(&file, &error))?;
-            // Written aside and renamed, so that a reader sees the whole address or none.
-            let aside = folder.join(format!(".{}.{}", node.0, std::process::id()));
-            std::fs::write(&aside, address.to_string()).map_err(|error| unwritable(&aside, &error))?;
-            std::fs::rename(&aside, &file).map_err(|error| unwritable(&file, &error))
+            // Written aside and renamed, so that a reader sees the whole address or none. The name is new and not to be
+            // guessed: in a folder that everybody may write to, a planted link is neither followed nor in the way.
+            let aside = folder.join(format!(".{}.{:016x}", node.0, RandomState::new().hash_one(std::process::id())));
+            let written = File::create_new(&aside).and_then(|mut new| new.write_all(address.to_string().as_bytes()));
+            written.and_then(|()| std::fs::rename(&aside, &file)).map_err(|error| {
+                // Best effort: the file is hidden and small.
+                let _ = std::fs::remove_file(&aside);
+                unwritable(&file, &error)
+            })
         })
         .await
+    }
+
+    /// Leaves the file of a later start of the same node alone; no error if there is none.
+    async fn withdraw(&self, node: NodeId, address: SocketAddr) -> Result<(), DiscoveryError> {
+        let file = self.file_of(node);
+        blocking(move || {
+            if read_address(&file) != Some(address) {
+                return Ok(());
+            }
+            match std::fs::remove_file(&file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unwritable(&file, &error)),
+                _ => Ok(()),
+            }
+        })
+        .await
+    }
+
+    /// A process that was killed leaves its file.
+    fn may_be_stale(&self) -> bool {
+        true
     }
 
     async fn peers(&self) -> Result<Vec<SocketAddr>, DiscoveryError> {
@@ -101,11 +115,7 @@ fn read_addresses(folder: &Path) -> io::Result<BTreeSet<SocketAddr>> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let is_announcement = entry.file_name().to_str().is_some_and(|name| name.parse::<u64>().is_ok());
-        let is_short = entry.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() <= ADDRESS_BYTES_MAX);
-        if !is_announcement || !is_short {
-            continue;
-        }
-        if let Some(address) = std::fs::read_to_string(entry.path()).ok().and_then(|text| text.trim().parse().ok()) {
+        if is_announcement && let Some(address) = read_address(&entry.path()) {
             addresses.insert(address);
         }
         if addresses.len() > DISCOVERED_MAX {
@@ -113,6 +123,12 @@ fn read_addresses(folder: &Path) -> io::Result<BTreeSet<SocketAddr>> {
         }
     }
     Ok(addresses)
+}
+
+/// The address in a file that holds nothing else; links are nobody's announcement.
+fn read_address(file: &Path) -> Option<SocketAddr> {
+    std::fs::symlink_metadata(file).ok().filter(|metadata| metadata.is_file() && metadata.len() <= ADDRESS_BYTES_MAX)?;
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 /// Keeps file access, which may hang on a network file system, off the executor's threads.
@@ -152,9 +168,25 @@ mod tests {
         std::fs::write(parent.path().join("rendezvous/notes.txt"), "127.0.0.1:5").unwrap();
         std::fs::write(parent.path().join("rendezvous/3"), "127.0.0").unwrap();
         assert_eq!(folder.peers().await.unwrap(), [address(10), address(21)]);
-        folder.withdraw(NodeId(1)).await.unwrap();
-        folder.withdraw(NodeId(1)).await.unwrap();
-        assert_eq!(folder.peers().await.unwrap(), [address(21)]);
+        folder.withdraw(NodeId(1), address(10)).await.unwrap();
+        folder.withdraw(NodeId(1), address(10)).await.unwrap();
+        folder.withdraw(NodeId(2), address(20)).await.unwrap();
+        assert_eq!(folder.peers().await.unwrap(), [address(21)], "the later start of node 2 stays known");
+    }
+
+    #[tokio::test]
+    async fn planted_links_are_neither_followed_nor_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let victim = folder.path().join("victim");
+        std::fs::write(&victim, "127.0.0.1:9").unwrap();
+        for name in ["1".to_owned(), "2".to_owned(), format!(".1.{}", std::process::id())] {
+            std::os::unix::fs::symlink(&victim, folder.path().join(name)).unwrap();
+        }
+        let directory = Directory::new(folder.path());
+        assert_eq!(directory.peers().await.unwrap(), []);
+        directory.announce(NodeId(1), address(10)).await.unwrap();
+        assert_eq!(directory.peers().await.unwrap(), [address(10)]);
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "127.0.0.1:9");
     }
 
     #[tokio::test]

@@ -35,6 +35,11 @@ pub enum SpawnError {
     /// More than one node and no way to find the others.
     #[error("min_nodes = {0} needs a way to find the others: set peers = [\"host:port\", …] or rendezvous = \"/shared/folder\"")]
     NoPeers(usize),
+    /// The address that a rendezvous folder would name cannot be dialed.
+    #[error(
+        "listen = {0} with rendezvous: others find the address in the folder and cannot dial this one; set listen to an address of this machine that they reach (its port may be 0), or use peers"
+    )]
+    RendezvousUnspecified(std::net::SocketAddr),
     /// A peer's name cannot be resolved.
     #[error("peer {peer}: {error}; check the name in peers")]
     Peer {

@@ -1,6 +1,7 @@
 //! A running node: the executor, the actor tree, the transport and the collective. Lives while the runtime or any worker's
 //! handle does.
 
+use crate::transport::quic;
 use ractor::ActorRef;
 use slowmo_actors::buffers::Pool;
 use slowmo_actors::context::NodeContext;
@@ -14,8 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a stopping node may take to tell its peers.
-pub const CLOSE_WAIT_MAX: Duration = Duration::from_millis(500);
+/// How long a stopping node may take to let what it sent arrive and to tell its peers: what the transport may take, and a
+/// little for the executor to begin.
+pub const CLOSE_WAIT_MAX: Duration = quic::CLOSE_MAX.saturating_add(Duration::from_millis(200));
+/// How long a stopping node waits for a rendezvous folder to forget it; a network file system may hang.
+const WITHDRAW_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// One running node.
 pub struct Node {
@@ -109,10 +113,21 @@ impl Node {
         let Some(executor) = executor.as_ref().filter(|_| !self.closed.swap(true, Ordering::Relaxed)) else { return false };
         let context = Arc::clone(&self.context);
         executor.spawn(async move {
-            context.transport.close().await;
+            // Together: nobody should dial a node that stops, and a hanging folder should not keep it from its peers.
+            tokio::join!(withdraw(&context), context.transport.close());
             done();
         });
         true
+    }
+}
+
+/// Takes this node's address out of the rendezvous folder, if there is one.
+async fn withdraw(context: &NodeContext) {
+    let withdrawing = context.discovery.withdraw(context.settings.identity.node, context.transport.local().address);
+    match tokio::time::timeout(WITHDRAW_WAIT_MAX, withdrawing).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "this node's address stays announced"),
+        Err(_) => tracing::warn!("the rendezvous folder does not answer: this node's address stays announced"),
     }
 }
 

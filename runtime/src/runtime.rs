@@ -20,12 +20,16 @@ use slowmo_actors::ports::discovery::Discovery;
 use slowmo_actors::ports::transport::{Traffic, Transport, TransportEvent};
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, mpsc};
 
+/// Largest key or certificate file.
+const CREDENTIAL_BYTES_MAX: u64 = 1 << 20;
 /// The cluster of a node without credentials, which has no peers.
 const ALONE: ClusterId = ClusterId(0);
 
@@ -141,8 +145,8 @@ impl RuntimeBuilder {
         let Self { config, network } = self;
         let me = (NodeId(config.node_id.map_or_else(random_id, Ok)?), Incarnation(now_micros()));
         let Connected { cluster, transport, events, discovery } = connect(&config, network, me)?;
-        discovery.announce(me.0, transport.local().address).await?;
         let settings = settings(&config, Identity { cluster, node: me.0, incarnation: me.1 })?;
+        discovery.announce(me.0, transport.local().address).await?;
         let collective = Arc::new(SharedMemory::new(settings.workers));
         let context = Arc::new(NodeContext {
             settings,
@@ -215,12 +219,22 @@ fn credential(config: &Config, (node, incarnation): (NodeId, Incarnation)) -> Re
     }
 }
 
+/// Reads a key or certificate file, at most [`CREDENTIAL_BYTES_MAX`].
 fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, SpawnError> {
-    std::fs::read(path).map_err(|error| SpawnError::File { key, path: path.to_owned(), error })
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(CREDENTIAL_BYTES_MAX + 1).read_to_end(&mut bytes));
+    let checked = match read {
+        Ok(length) if length as u64 > CREDENTIAL_BYTES_MAX => Err(io::Error::other("larger than 1 MiB, no key or certificate is")),
+        other => other,
+    };
+    checked.map(|_| bytes).map_err(|error| SpawnError::File { key, path: path.to_owned(), error })
 }
 
 fn discovery(config: &Config) -> Result<Arc<dyn Discovery>, SpawnError> {
     if let Some(folder) = &config.rendezvous {
+        if config.listen.ip().is_unspecified() {
+            return Err(SpawnError::RendezvousUnspecified(config.listen));
+        }
         return Ok(Arc::new(Directory::new(folder)));
     }
     if config.peers.is_empty() && config.min_nodes > 1 {

@@ -9,7 +9,8 @@ use slowmo::transport::quic::ClusterKey;
 use slowmo::{Config, Runtime};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
@@ -21,12 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a node is given to read what does not end the connection.
 const READ_WAIT: Duration = Duration::from_millis(20);
 
-fn node(id: u64, own: SocketAddr, peer: SocketAddr) -> Runtime {
+fn node(id: u64, rendezvous: &Path) -> Runtime {
     let config = Config {
         node_id: Some(id),
         min_nodes: 2,
-        listen: own,
-        peers: vec![peer.to_string()],
+        rendezvous: Some(rendezvous.to_owned()),
         cluster_key: Some(KEY),
         frequency: 1,
         tau: 2,
@@ -54,9 +54,9 @@ async fn attack(stranger: &RawPeer, address: SocketAddr) {
 
 #[test]
 fn training_goes_on_while_an_authenticated_peer_sends_nonsense() {
-    let sockets = [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
-    let addresses = sockets.map(|socket| socket.local_addr().unwrap());
-    let nodes = [node(1, addresses[0], addresses[1]), node(2, addresses[1], addresses[0])];
+    let rendezvous = tempfile::tempdir().unwrap();
+    let nodes = [1, 2].map(|id| node(id, rendezvous.path()));
+    let addresses = [nodes[0].address(), nodes[1].address()];
     let (founded, attacked) = (Barrier::new(3), Barrier::new(3));
     let seen = thread::scope(|scope| {
         let training = [0, 1].map(|rank| {

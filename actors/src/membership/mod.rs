@@ -1,5 +1,9 @@
 //! The membership actor: one per process. Meets the peers that discovery finds, forms the founding view, says who was lost.
 
+mod search;
+
+pub use search::{DISCOVERY_INTERVAL, REDIAL_PAUSE};
+
 use crate::aggregator::AggregatorMessage;
 use crate::context::{Credit, NodeContext};
 use crate::coordinator::CoordinatorMessage;
@@ -7,6 +11,7 @@ use crate::error::ExchangeError;
 use crate::gossip_peer::GossipPeerMessage;
 use crate::timer::Timer;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use search::Resting;
 use slowmo_protocol::ident::{Incarnation, Lineage, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::membership::{Effect, In, Membership, Settings};
@@ -15,9 +20,6 @@ use slowmo_protocol::wire::{Header, Message};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How often discovery is asked for peers until the view is formed.
-pub const DISCOVERY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Messages to the membership.
 pub enum MembershipMessage {
@@ -59,6 +61,7 @@ pub struct MembershipState {
     context: Arc<NodeContext>,
     timer: Timer,
     search: Option<tokio::task::AbortHandle>,
+    resting: Arc<Resting>,
 }
 
 impl Actor for MembershipActor {
@@ -67,9 +70,10 @@ impl Actor for MembershipActor {
     type Arguments = Arc<NodeContext>;
 
     async fn pre_start(&self, _: ActorRef<Self::Msg>, context: Arc<NodeContext>) -> Result<MembershipState, ActorProcessingErr> {
-        let search = tokio::spawn(search(Arc::clone(&context))).abort_handle();
+        let resting = Arc::new(Resting::default());
+        let search = tokio::spawn(search::search(Arc::clone(&context), Arc::clone(&resting))).abort_handle();
         let machine = Membership::new(settings(&context));
-        Ok(MembershipState { machine, out: Outbox::default(), context, timer: Timer::default(), search: Some(search) })
+        Ok(MembershipState { machine, out: Outbox::default(), context, timer: Timer::default(), search: Some(search), resting })
     }
 
     async fn handle(
@@ -83,6 +87,7 @@ impl Actor for MembershipActor {
             MembershipMessage::PeerUp(node, incarnation) => In::PeerUp(node, incarnation),
             MembershipMessage::PeerDown(node) => In::PeerDown(node),
             MembershipMessage::DialFailed { address, tried_for, error } => {
+                state.resting.begin(address);
                 In::DialFailed { address, tried_for: NodeContext::span(tried_for), error }
             }
             MembershipMessage::Frame(header, message, _credit) => In::Frame { header, message },
@@ -149,18 +154,8 @@ fn settings(context: &NodeContext) -> Settings {
         devices: u16::try_from(node.workers).unwrap_or(u16::MAX),
         min_nodes: node.min_nodes,
         shared: node.shared.clone(),
+        addresses_may_be_stale: context.discovery.may_be_stale(),
         connect_timeout: NodeContext::span(node.connect_timeout),
         synchronize_timeout: NodeContext::span(node.round_timeout),
-    }
-}
-
-/// Dials whatever discovery finds; dialing an address again does nothing.
-async fn search(context: Arc<NodeContext>) {
-    loop {
-        match context.discovery.peers().await {
-            Ok(peers) => peers.into_iter().for_each(|peer| context.transport.connect(peer, context.settings.connect_timeout)),
-            Err(error) => tracing::warn!(%error, "discovery failed; trying again"),
-        }
-        tokio::time::sleep(DISCOVERY_INTERVAL).await;
     }
 }

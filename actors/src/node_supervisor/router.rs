@@ -15,11 +15,12 @@ use tokio::sync::mpsc;
 
 /// Routes until the transport ends.
 pub async fn route(context: Arc<NodeContext>, mut events: mpsc::Receiver<TransportEvent>) {
+    let mut dropped = Dropped::default();
     while let Some(event) = events.recv().await {
         let Some(credit) = Credit::acquire(&context.credits).await else { return };
         match event {
-            TransportEvent::Control { from, frame } => control(&context, from, &frame, credit),
-            TransportEvent::Bulk { from, header, stream } => bulk(&context, from, &header, stream, credit),
+            TransportEvent::Control { from, frame } => control(&context, from, &frame, credit, &mut dropped),
+            TransportEvent::Bulk { from, header, stream } => bulk(&context, (from, &header, stream), credit, &mut dropped),
             TransportEvent::Datagram { from, .. } => tracing::debug!(%from, "datagram ignored: liveness is not in this release"),
             TransportEvent::PeerUp { node, address, incarnation } => {
                 tracing::debug!(%node, %address, "peer up");
@@ -38,12 +39,12 @@ pub async fn route(context: Arc<NodeContext>, mut events: mpsc::Receiver<Transpo
     }
 }
 
-fn control(context: &NodeContext, from: NodeId, frame: &Bytes, credit: Credit) {
+fn control(context: &NodeContext, from: NodeId, frame: &Bytes, credit: Credit, dropped: &mut Dropped) {
     let Frame::V1 { header, message } = match Frame::decode(frame) {
         Ok(frame) => frame,
-        Err(error) => return tracing::warn!(%from, %error, "control frame dropped"),
+        Err(error) => return dropped.one(from, &format!("a control frame: {error}")),
     };
-    if !is_from(context, &header, from) {
+    if !is_from(context, &header, from, dropped) {
         return;
     }
     match message {
@@ -53,16 +54,21 @@ fn control(context: &NodeContext, from: NodeId, frame: &Bytes, credit: Credit) {
         Message::GossipMixed { .. } | Message::GossipRefused { .. } => {
             context.actors.tell_gossip_peer(GossipPeerMessage::Frame(header, message, credit));
         }
+        Message::Abandon(reason) => {
+            // What it says goes into errors and logs.
+            let message = Message::Abandon(reason.bounded());
+            context.actors.tell_coordinator(CoordinatorMessage::Frame(header, message, credit));
+        }
         _ => context.actors.tell_coordinator(CoordinatorMessage::Frame(header, message, credit)),
     }
 }
 
-fn bulk(context: &NodeContext, from: NodeId, header: &Bytes, stream: Box<dyn BulkReceiver>, credit: Credit) {
+fn bulk(context: &NodeContext, (from, header, stream): (NodeId, &Bytes, Box<dyn BulkReceiver>), credit: Credit, dropped: &mut Dropped) {
     let BulkHeader::V1 { header, content } = match BulkHeader::decode(header) {
         Ok(header) => header,
-        Err(error) => return tracing::warn!(%from, %error, "stream dropped"),
+        Err(error) => return dropped.one(from, &format!("a stream: {error}")),
     };
-    if !is_from(context, &header, from) {
+    if !is_from(context, &header, from, dropped) {
         return;
     }
     let gossip = matches!(content, Bulk::Gossip { .. });
@@ -75,10 +81,42 @@ fn bulk(context: &NodeContext, from: NodeId, header: &Bytes, stream: Box<dyn Bul
 }
 
 /// A header must name its authenticated sender and this cluster.
-fn is_from(context: &NodeContext, header: &Header, from: NodeId) -> bool {
+fn is_from(context: &NodeContext, header: &Header, from: NodeId, dropped: &mut Dropped) -> bool {
     let right = header.sender == from && header.cluster == context.settings.identity.cluster;
     if !right {
-        tracing::warn!(%from, claimed = %header.sender, "message dropped: its header names another sender or cluster");
+        dropped.one(from, &format!("a header that names {} or another cluster", header.sender));
     }
     right
+}
+
+/// What was dropped so far. Every power of two is logged, so that a flood of nonsense does not flood the log.
+#[derive(Debug, Default)]
+struct Dropped {
+    count: u64,
+}
+
+impl Dropped {
+    fn one(&mut self, from: NodeId, what: &str) {
+        if self.count_one() {
+            tracing::warn!(%from, dropped = self.count, "dropped {what}");
+        }
+    }
+
+    /// Whether this one is logged.
+    fn count_one(&mut self) -> bool {
+        self.count = self.count.saturating_add(1);
+        self.count.is_power_of_two()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_nonsense_is_logged_rarely() {
+        let mut dropped = Dropped::default();
+        let logged = (0..1_000_000).filter(|_| dropped.count_one()).count();
+        assert_eq!(logged, 20);
+    }
 }

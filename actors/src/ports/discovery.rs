@@ -21,6 +21,19 @@ pub trait Discovery: Send + Sync + 'static {
     /// # Errors
     /// Nothing is known now; asking again later is right.
     async fn peers(&self) -> Result<Vec<SocketAddr>, DiscoveryError>;
+
+    /// Makes an announced address unknown again, where the implementation can. Called when the node stops.
+    ///
+    /// # Errors
+    /// The address stays known.
+    async fn withdraw(&self, _node: NodeId, _address: SocketAddr) -> Result<(), DiscoveryError> {
+        Ok(())
+    }
+
+    /// Whether addresses may be those of nodes that are gone, so that one that cannot be reached is no reason to give up.
+    fn may_be_stale(&self) -> bool {
+        false
+    }
 }
 
 /// Why discovery failed. Nothing was changed.

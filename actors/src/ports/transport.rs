@@ -52,7 +52,8 @@ pub trait Transport: Send + Sync + 'static {
     /// What went over the wire so far.
     fn traffic(&self) -> Traffic;
 
-    /// Sends what is queued, closes every connection, waits until peers were told (at most a few hundred milliseconds).
+    /// Sends what is queued, closes every connection, waits until peers were told (at most a few seconds, so that
+    /// bulk streams that were finished arrive whole).
     async fn close(&self);
 }
 

@@ -1,7 +1,7 @@
 //! Runs one case: a runtime per node, a thread per worker, torch's SGD as the inner optimizer.
 
 use super::case::Case;
-use crate::cluster::{ClusterError, Link, start};
+use crate::cluster::{Cluster, ClusterError, Link, start};
 use slowmo::{GradientError, LeaveError, StepError, SynchronizeError, Worker, WorkerError};
 use std::thread::{JoinHandle, spawn};
 
@@ -54,7 +54,7 @@ fn error_or_infinite(error: f32) -> f32 {
 pub fn trajectories(case: &Case, link: Link) -> Result<Vec<Vec<Vec<f32>>>, RunError> {
     // Ids are neither consecutive nor in the order of the workers' places on purpose; they ascend, as places do.
     let ids: Vec<u64> = (0..case.nodes() as u64).map(|node| 10 + node * 7).collect();
-    let nodes = start(&ids, link, &case.config())?;
+    let Cluster { nodes, rendezvous: _rendezvous } = start(&ids, link, &case.config())?;
     let mut threads: Vec<JoinHandle<Result<Vec<Vec<f32>>, RunError>>> = Vec::new();
     for index in 0..case.workers {
         let worker = nodes[index / case.gpus_per_node].worker(index % case.gpus_per_node)?;

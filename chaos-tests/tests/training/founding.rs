@@ -5,6 +5,7 @@ use slowmo::config::ClusterKey;
 use slowmo::transport::memory::MemoryHub;
 use slowmo::{Config, Network, Runtime, SpawnError, SynchronizeError, Synchronized};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -70,9 +71,7 @@ fn in_memory(seed: Option<u64>, nodes: Vec<(Config, usize)>) -> Vec<Start> {
 
 /// Nodes 1, 2, … over QUIC, each with its own key, configured and sized by itself.
 fn over_quic(nodes: Vec<(Config, usize, ClusterKey)>) -> Vec<Start> {
-    let sockets: Vec<_> = nodes.iter().map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
-    let addresses: Vec<_> = sockets.iter().map(|socket| socket.local_addr().unwrap()).collect();
-    drop(sockets);
+    let addresses: Vec<_> = nodes.iter().map(|_| own_address()).collect();
     let start = |(index, (mut config, values, key)): (usize, (Config, usize, ClusterKey))| {
         config.peers = addresses.iter().filter(|other| **other != addresses[index]).map(SocketAddr::to_string).collect();
         (config.node_id, config.min_nodes, config.listen) = (Some(index as u64 + 1), addresses.len(), addresses[index]);
@@ -82,6 +81,17 @@ fn over_quic(nodes: Vec<(Config, usize, ClusterKey)>) -> Vec<Start> {
     nodes.into_iter().enumerate().map(start).collect()
 }
 
+/// An address that no other test listens on: peers that are listed must be known before they start. Linux keeps all of
+/// 127/8 for the machine itself, so that each process takes its own part; elsewhere a port is free a moment before.
+fn own_address() -> SocketAddr {
+    static TAKEN: AtomicU8 = AtomicU8::new(2);
+    if cfg!(target_os = "linux") {
+        let [_, _, high, low] = std::process::id().to_be_bytes();
+        return SocketAddr::from(([127, high, low, TAKEN.fetch_add(1, Ordering::Relaxed)], 7_000));
+    }
+    UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
+}
+
 fn key(byte: u8) -> ClusterKey {
     ClusterKey::from_bytes([byte; 32])
 }
@@ -89,7 +99,7 @@ fn key(byte: u8) -> ClusterKey {
 #[test]
 fn another_cluster_key() {
     for told in told(over_quic(vec![(config(), 8, key(1)), (config(), 8, key(2))])) {
-        assert_says(&told, &["no connection to 127.0.0.1:", "not issued under this cluster's key", "give every node the same cluster_key"]);
+        assert_says(&told, &["no connection to 127.", "not issued under this cluster's key", "give every node the same cluster_key"]);
     }
 }
 
@@ -160,6 +170,37 @@ fn too_few_nodes() {
 }
 
 #[test]
+fn an_address_of_an_earlier_run_is_no_obstacle() {
+    let folder = tempfile::tempdir().unwrap();
+    let keyed = |byte| Config { cluster_key: Some(key(byte)), ..config() };
+    // A node of another cluster listens where one of an earlier run did.
+    let other = Runtime::builder().config(keyed(2)).spawn().unwrap();
+    std::fs::write(folder.path().join("77"), other.address().to_string()).unwrap();
+    let start = |id| Config { node_id: Some(id), min_nodes: 2, rendezvous: Some(folder.path().into()), ..keyed(1) };
+    let first = begin(Start { config: start(1), network: None, values: 8 });
+    // The other cluster's refusal is known by now.
+    thread::sleep(Duration::from_millis(300));
+    let second = begin(Start { config: start(2), network: None, values: 8 });
+    let found = [first, second].map(|thread| thread.join().unwrap().unwrap().nodes);
+    assert_eq!(found, [2, 2]);
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["77"], "nodes that stop take their address back");
+}
+
+#[test]
+fn a_key_that_is_wrong_in_a_rendezvous_is_named_in_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |id, byte| {
+        let (rendezvous, cluster_key) = (Some(folder.path().into()), Some(key(byte)));
+        let config = Config { node_id: Some(id), min_nodes: 2, rendezvous, cluster_key, connect_timeout_ms: 500, ..config() };
+        Start { config, network: None, values: 8 }
+    };
+    for told in told(vec![start(1, 1), start(2, 2)]) {
+        assert_says(&told, &["only 1 of min_nodes = 2", "last tried in vain", "give every node the same cluster_key"]);
+    }
+}
+
+#[test]
 fn a_peer_that_never_synchronizes() {
     let quick = Config { round_timeout_ms: 300, ..config() };
     let mut starts = in_memory(None, vec![(quick.clone(), 8), (quick, 8)]);
@@ -216,6 +257,8 @@ fn a_configuration_that_cannot_start() {
     assert_says(&refusal(Config { min_nodes: 2, ..config() }), &["min_nodes, peers or rendezvous", "cluster key", "slowmo keygen"]);
     let keyed = Config { cluster_key: Some(key(1)), ..config() };
     assert_says(&refusal(Config { min_nodes: 2, ..keyed.clone() }), &["min_nodes = 2", "peers", "rendezvous"]);
+    let everywhere = Config { rendezvous: Some("/tmp/unused".into()), listen: "0.0.0.0:0".parse().unwrap(), ..keyed.clone() };
+    assert_says(&refusal(everywhere), &["listen = 0.0.0.0:0", "rendezvous", "set listen to an address of this machine"]);
     let unnamed = Config { peers: vec!["no-such-host.invalid:7000".to_owned()], ..keyed.clone() };
     assert_says(&refusal(unnamed), &["no-such-host.invalid:7000", "check the name in peers"]);
     let missing = Config { cluster_key_file: Some("/no/such/key".into()), ..config() };
@@ -231,4 +274,6 @@ fn a_file_that_is_no_key() {
     let path = folder.path().join("key");
     std::fs::write(&path, "not a key").unwrap();
     assert_says(&refusal(Config { cluster_key_file: Some(path), ..config() }), &["64 hexadecimal digits", "keygen"]);
+    let endless = Config { cluster_key_file: Some("/dev/zero".into()), ..config() };
+    assert_says(&refusal(endless), &["/dev/zero", "larger than 1 MiB", "check cluster_key_file"]);
 }

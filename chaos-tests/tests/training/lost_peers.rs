@@ -2,17 +2,18 @@
 
 use crate::support::{IN_ORDER, local_sgd, noisy, sgp, uneven};
 use slowmo::config::{BaseName, ClusterKey};
+use slowmo::launcher::LAUNCHER_VARIABLE;
 use slowmo::{Config, Runtime, Worker};
-use slowmo_chaos::cluster::{Link, start};
+use slowmo_chaos::cluster::{Cluster, Link, start};
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long nothing may be heard from a node before it counts as gone, in milliseconds.
 const IDLE_TIMEOUT_MS: u64 = 1_500;
-/// Set in the environment of the process that is killed: its address and its peer's.
+/// Set in the environment of the process that is killed: the folder in which it finds its peer.
 const NODE_VARIABLE: &str = "CHAOS_TEST_NODE";
 const KEY: ClusterKey = ClusterKey::from_bytes([9; 32]);
 
@@ -38,7 +39,7 @@ fn a_node_that_is_dropped_is_named_to_all_others() {
     let all_reduce = Config { base: BaseName::AllReduce, beta: 0.0, ..crate::support::config() };
     for config in [local_sgd(1, 4, 1.0, 0.5), sgp(6, 0.5), all_reduce] {
         for link in [IN_ORDER, Link::Memory(Some(1)), Link::Quic] {
-            let nodes = start(&[1, 2, 3], link, &config).unwrap();
+            let Cluster { nodes, rendezvous: _rendezvous } = start(&[1, 2, 3], link, &config).unwrap();
             let workers: Vec<_> = nodes.iter().map(|node| node.worker(0).unwrap()).collect();
             drop(nodes);
             let begun = Instant::now();
@@ -60,12 +61,11 @@ fn a_node_that_is_dropped_is_named_to_all_others() {
     }
 }
 
-fn config(id: u64, own: &str, peer: &str) -> Config {
+fn config(id: u64, rendezvous: &Path) -> Config {
     Config {
         node_id: Some(id),
         min_nodes: 2,
-        listen: own.parse().unwrap(),
-        peers: vec![peer.to_owned()],
+        rendezvous: Some(rendezvous.to_owned()),
         cluster_key: Some(KEY),
         idle_timeout_ms: IDLE_TIMEOUT_MS,
         keep_alive_ms: 200,
@@ -76,9 +76,8 @@ fn config(id: u64, own: &str, peer: &str) -> Config {
 /// The process that `a_process_that_is_killed_is_named` starts and kills; as a test of its own it does nothing.
 #[test]
 fn a_node_in_a_process_of_its_own() {
-    let Ok(addresses) = std::env::var(NODE_VARIABLE) else { return };
-    let (own, peer) = addresses.split_once(' ').unwrap();
-    let node = Runtime::builder().config(config(7, own, peer)).spawn().unwrap();
+    let Some(rendezvous) = std::env::var_os(NODE_VARIABLE) else { return };
+    let node = Runtime::builder().config(config(7, Path::new(&rendezvous))).spawn().unwrap();
     let mut worker = node.worker(0).unwrap();
     worker.synchronize(&mut uneven(600)).unwrap();
     println!("synchronized");
@@ -89,15 +88,16 @@ fn a_node_in_a_process_of_its_own() {
 
 #[test]
 fn a_process_that_is_killed_is_named() {
-    let sockets = [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
-    let [own, other] = sockets.map(|socket| socket.local_addr().unwrap().to_string());
+    let rendezvous = tempfile::tempdir().unwrap();
     let mut process = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "lost_peers::a_node_in_a_process_of_its_own", "--nocapture"])
-        .env(NODE_VARIABLE, format!("{other} {own}"))
+        .env(NODE_VARIABLE, rendezvous.path())
+        // It ends with this process, also if an assertion fails before it is killed.
+        .env(LAUNCHER_VARIABLE, std::process::id().to_string())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let node = Runtime::builder().config(config(4, &own, &other)).spawn().unwrap();
+    let node = Runtime::builder().config(config(4, rendezvous.path())).spawn().unwrap();
     let mut worker = node.worker(0).unwrap();
     let mut values = uneven(600);
     worker.synchronize(&mut values).unwrap();

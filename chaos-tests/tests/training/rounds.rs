@@ -3,7 +3,7 @@
 use crate::support::{IN_ORDER, assert_close, bits, config, local_sgd, sgp};
 use slowmo::config::{BaseName, OuterName};
 use slowmo::{Config, Exchange, GradientError, Runtime, StepError, SynchronizeError, Worker, WorkerError};
-use slowmo_chaos::cluster::{Link, start};
+use slowmo_chaos::cluster::{Cluster, Link, start};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Runs `work(rank, worker)` on one thread a node; what each returned, by rank.
 fn on_nodes<R: Send>(nodes: usize, link: Link, config: &Config, work: impl Fn(usize, Worker) -> R + Sync) -> Vec<R> {
     let ids: Vec<u64> = (1..=nodes as u64).collect();
-    let nodes = start(&ids, link, config).unwrap();
+    let Cluster { nodes, rendezvous: _rendezvous } = start(&ids, link, config).unwrap();
     thread::scope(|scope| {
         let run = |(rank, node): (usize, Runtime)| {
             let (worker, work) = (node.worker(0).unwrap(), &work);

@@ -2,7 +2,7 @@
 
 use slowmo::config::{BaseName, OuterName};
 use slowmo::{Config, Runtime, StepReport, Worker};
-use slowmo_chaos::cluster::{Link, start};
+use slowmo_chaos::cluster::{Cluster, Link, start};
 use std::sync::Arc;
 use std::thread;
 
@@ -43,8 +43,7 @@ impl Job {
 
     /// What every worker saw, in ascending node id, then worker.
     pub fn run(&self) -> Vec<Seen> {
-        let nodes = start(&self.ids, self.link, &self.config).unwrap();
-        let mut nodes: Vec<Runtime> = nodes.into_iter().collect();
+        let Cluster { mut nodes, rendezvous: _rendezvous } = start(&self.ids, self.link, &self.config).unwrap();
         nodes.sort_by_key(Runtime::node_id);
         let workers = nodes.iter().flat_map(|node| (0..usize::from(self.config.devices)).map(|index| node.worker(index).unwrap()));
         let threads: Vec<_> = workers

@@ -3,7 +3,7 @@
 use crate::support::{IN_ORDER, Job, assert_close, bits, config, local_sgd, mean, noise, noisy, sgp, uneven};
 use slowmo::config::BaseName;
 use slowmo::{AsyncWorker, Config, Exchange, ExchangeError, GradientError, Runtime, StepError, Worker};
-use slowmo_chaos::cluster::start;
+use slowmo_chaos::cluster::{Cluster, start};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -97,7 +97,7 @@ fn workers_of_a_node_leave_in_any_order() {
 #[test]
 fn nodes_leave_in_any_order_and_the_runtime_may_go_first() {
     for order in [[0, 1, 2], [2, 0, 1]] {
-        let nodes = start(&[4, 5, 6], IN_ORDER, &local_sgd(1, 48, 1.0, 0.5)).unwrap();
+        let Cluster { nodes, rendezvous: _rendezvous } = start(&[4, 5, 6], IN_ORDER, &local_sgd(1, 48, 1.0, 0.5)).unwrap();
         let workers: Vec<_> = nodes.iter().map(|node| node.worker(0).unwrap()).collect();
         drop(nodes);
         let begun = Instant::now();

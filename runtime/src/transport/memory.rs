@@ -6,6 +6,7 @@
 mod link;
 mod stream;
 
+use super::accepted::Accepted;
 use super::dialing::Dialing;
 use super::sessions::{AdmitError, Part, PeerIdentity, Sessions, lock};
 use async_trait::async_trait;
@@ -211,7 +212,10 @@ impl Node {
         if self.sessions.outgoing_incarnation(target.local.node) == Some(target.local.incarnation) {
             return Ok(());
         }
-        let there = target.sessions.admit(self.local.into(), Part::IncomingControl).map_err(|error| refusal(error, self.local.node))?;
+        let there = target
+            .sessions
+            .admit(self.local.into(), Part::IncomingControl(Arc::new(Accepted::used())))
+            .map_err(|error| refusal(error, self.local.node))?;
         let link = Arc::new(Link::new(self, target, there.clone()));
         let here = self.sessions.admit(target.local.into(), Part::Outgoing(link.clone(), address));
         match here {

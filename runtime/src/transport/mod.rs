@@ -3,6 +3,7 @@
 //! Each hands out bytes and never looks inside them. What they share, the life of a peer from first contact to
 //! [`PeerDown`](slowmo_actors::ports::transport::TransportEvent::PeerDown), is in `sessions`.
 
+mod accepted;
 mod dialing;
 pub mod faulty;
 pub mod memory;

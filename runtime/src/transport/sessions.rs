@@ -3,6 +3,7 @@
 //! Touches no network: a transport says what it attached, and asks where to send. Guarantees, per peer: `PeerUp` at most
 //! once, nothing after `PeerDown`, and a later session's events only after the earlier one's `PeerDown`.
 
+use super::accepted::Accepted;
 use slowmo_actors::ports::transport::{DownReason, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::collections::BTreeMap;
@@ -36,8 +37,8 @@ struct Table<L> {
 struct Entry<L> {
     session: Arc<Session>,
     outgoing: Option<L>,
-    incoming_control: bool,
-    incoming_bulk: bool,
+    incoming_control: Option<Arc<Accepted>>,
+    incoming_bulk: Option<Arc<Accepted>>,
 }
 
 /// What was connected.
@@ -45,9 +46,9 @@ pub(crate) enum Part<L> {
     /// Everything needed to send, dialed at this address: the peer is up.
     Outgoing(L, SocketAddr),
     /// An accepted connection for control frames.
-    IncomingControl,
+    IncomingControl(Arc<Accepted>),
     /// An accepted connection for bulk streams.
-    IncomingBulk,
+    IncomingBulk(Arc<Accepted>),
 }
 
 /// Who a connection belongs to, after authentication.
@@ -97,7 +98,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
             }
         }
         let session = Arc::new(Session::new(peer, self.events.clone()));
-        let mut entry = Entry { session: session.clone(), outgoing: None, incoming_control: false, incoming_bulk: false };
+        let mut entry = Entry { session: session.clone(), outgoing: None, incoming_control: None, incoming_bulk: None };
         entry.attach(part);
         table.entries.insert(peer.node, entry);
         self.runtime.spawn(live(session.clone(), predecessor, Arc::downgrade(self)));
@@ -155,6 +156,21 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         sessions
     }
 
+    /// An accepted connection ended. One that carried nothing leaves the session to the other connections, if there are any.
+    pub(crate) fn lost(&self, session: &Arc<Session>, accepted: &Arc<Accepted>, reason: DownReason) {
+        let mut table = lock(&self.table);
+        if let Some(entry) = table.entries.get_mut(&session.peer.node).filter(|entry| Arc::ptr_eq(&entry.session, session)) {
+            for slot in [&mut entry.incoming_control, &mut entry.incoming_bulk] {
+                slot.take_if(|held| Arc::ptr_eq(held, accepted));
+            }
+            let alone = entry.outgoing.is_none() && entry.incoming_control.is_none() && entry.incoming_bulk.is_none();
+            if !alone && !accepted.is_used() {
+                return;
+            }
+        }
+        session.close(reason);
+    }
+
     fn forget(&self, session: &Arc<Session>) {
         let mut table = lock(&self.table);
         if table.entries.get(&session.peer.node).is_some_and(|entry| Arc::ptr_eq(&entry.session, session)) {
@@ -177,8 +193,8 @@ impl<L> Entry<L> {
         }
         let occupied = match part {
             Part::Outgoing(..) => self.outgoing.is_some(),
-            Part::IncomingControl => self.incoming_control,
-            Part::IncomingBulk => self.incoming_bulk,
+            Part::IncomingControl(_) => self.incoming_control.as_ref().is_some_and(|earlier| earlier.is_used()),
+            Part::IncomingBulk(_) => self.incoming_bulk.as_ref().is_some_and(|earlier| earlier.is_used()),
         };
         match part {
             _ if incarnation < known => Verdict::Refuse(AdmitError::Superseded),
@@ -191,13 +207,20 @@ impl<L> Entry<L> {
 
     fn attach(&mut self, part: Part<L>) {
         match part {
-            Part::IncomingControl => self.incoming_control = true,
-            Part::IncomingBulk => self.incoming_bulk = true,
+            Part::IncomingControl(accepted) => take_place(&mut self.incoming_control, accepted),
+            Part::IncomingBulk(accepted) => take_place(&mut self.incoming_bulk, accepted),
             Part::Outgoing(outgoing, address) => {
                 self.outgoing = Some(outgoing);
                 self.session.up.send_replace(Some(address));
             }
         }
+    }
+}
+
+/// An earlier connection that carried nothing was abandoned by its dialer, whether or not this node heard of it.
+fn take_place(slot: &mut Option<Arc<Accepted>>, accepted: Arc<Accepted>) {
+    if let Some(earlier) = slot.replace(accepted) {
+        earlier.replace();
     }
 }
 
@@ -225,7 +248,7 @@ pub(crate) struct Session {
 pub(crate) struct Counted(watch::Sender<usize>);
 
 impl Counted {
-    fn new(count: &watch::Sender<usize>) -> Self {
+    pub(crate) fn new(count: &watch::Sender<usize>) -> Self {
         count.send_modify(|count| *count += 1);
         Self(count.clone())
     }
@@ -276,11 +299,10 @@ impl Session {
         Counted::new(&self.connections)
     }
 
-    /// Ends the session once its readers have delivered what arrived before the end, within a bound.
-    pub(crate) async fn close_after_reading(&self, reason: DownReason) {
+    /// Waits until its readers have delivered what arrived before the end, within a bound.
+    pub(crate) async fn read_out(&self) {
         let mut readers = self.readers.subscribe();
         let _ = tokio::time::timeout(READING_AFTER_CLOSE_MAX, readers.wait_for(|readers| *readers == 0)).await;
-        self.close(reason);
     }
 
     pub(crate) fn is_closing(&self) -> bool {

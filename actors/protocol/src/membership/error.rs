@@ -19,7 +19,7 @@ pub enum FoundingError {
         error: String,
     },
     /// Fewer nodes than `min_nodes` appeared.
-    #[error("only {} of min_nodes = {needed} nodes appeared within {} ms: {}; start the others, check peers or rendezvous, or lower min_nodes", present.len(), waited.as_millis(), Nodes(present))]
+    #[error("only {} of min_nodes = {needed} nodes appeared within {} ms: {}; start the others, check peers or rendezvous, or lower min_nodes{}", present.len(), waited.as_millis(), Nodes(present), last_failure(unreachable.as_deref()))]
     TooFew {
         /// `min_nodes`.
         needed: usize,
@@ -27,6 +27,8 @@ pub enum FoundingError {
         present: Vec<NodeId>,
         /// How long they were waited for.
         waited: Span,
+        /// The last address that was tried in vain, and why, for a person.
+        unreachable: Option<String>,
     },
     /// Connected nodes did not call `synchronize`.
     #[error("{} did not call synchronize within {} ms; see their logs", Nodes(waiting_for), waited.as_millis())]
@@ -67,4 +69,8 @@ pub enum FoundingError {
     /// The nodes that met do not make a view.
     #[error(transparent)]
     NoView(#[from] ViewError),
+}
+
+fn last_failure(unreachable: Option<&str>) -> String {
+    unreachable.map(|told| format!(" (last tried in vain: {told})")).unwrap_or_default()
 }

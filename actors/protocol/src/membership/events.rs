@@ -82,6 +82,9 @@ pub struct Settings {
     pub min_nodes: usize,
     /// The settings that all nodes must share, as `key = value` lines.
     pub shared: String,
+    /// Addresses may be those of nodes that are gone: one that cannot be reached is no reason to give up before the others'
+    /// time is over.
+    pub addresses_may_be_stale: bool,
     /// How long peers may take to appear after `synchronize`.
     pub connect_timeout: Span,
     /// How long connected peers may take to call `synchronize` too.

@@ -46,6 +46,7 @@ pub struct Membership {
     synchronize_by: Option<Instant>,
     adopted: Option<(View, Lineage)>,
     formed: Option<(View, Lineage)>,
+    unreachable: Option<String>,
     refused: Option<(FoundingError, Instant)>,
     failed: Option<FoundingError>,
     left: BTreeSet<NodeId>,
@@ -62,9 +63,7 @@ impl Machine for Membership {
             In::PeerUp(node, incarnation) => self.peer_up((node, incarnation), now, out),
             In::PeerDown(node) => self.peer_down(node, out),
             In::DialFailed { address, tried_for, error } => {
-                if !self.met_all() {
-                    self.refuse(FoundingError::Unreachable { address, tried_for, error }, now, out);
-                }
+                self.dial_failed(FoundingError::Unreachable { address, tried_for, error }, now, out);
             }
             In::Frame { header, message } => self.receive(header, message, now, out),
             In::Leave => self.leave(now, out),
@@ -93,6 +92,7 @@ impl Membership {
             synchronize_by: None,
             adopted: None,
             formed: None,
+            unreachable: None,
             refused: None,
             failed: None,
             left: BTreeSet::new(),
@@ -146,6 +146,15 @@ impl Membership {
         }
         self.form_when_connected(out);
         self.found_when_complete(out);
+    }
+
+    fn dial_failed(&mut self, error: FoundingError, now: Instant, out: &mut Outbox<Effect>) {
+        if self.settings.addresses_may_be_stale {
+            // Perhaps of an earlier run; named if in the end somebody is missing.
+            self.unreachable = Some(error.to_string());
+        } else if !self.met_all() {
+            self.refuse(error, now, out);
+        }
     }
 
     /// Whether `min_nodes` nodes can be sent to, this one included.
@@ -321,7 +330,8 @@ impl Membership {
         let needed = self.settings.min_nodes;
         if due(self.appear_by) && !self.met_all() {
             let present = self.connected.keys().copied().chain([self.me()]).collect();
-            self.fail(FoundingError::TooFew { needed, present, waited: self.settings.connect_timeout }, out);
+            let (waited, unreachable) = (self.settings.connect_timeout, self.unreachable.take());
+            self.fail(FoundingError::TooFew { needed, present, waited, unreachable }, out);
         }
         if due(self.appear_by) {
             self.appear_by = None;

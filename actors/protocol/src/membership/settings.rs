@@ -58,7 +58,7 @@ fn difference(key: &str, ours: Option<&str>, theirs: Option<&str>) -> Option<Dif
 }
 
 /// At most `bytes` of a text, cut between characters.
-fn prefix(text: &str, bytes: usize) -> &str {
+pub(crate) fn prefix(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     &text[..end]
 }

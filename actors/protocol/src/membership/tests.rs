@@ -11,7 +11,17 @@ fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
     let address = SocketAddr::from(([127, 0, 0, 1], 7000 + id as u16));
     let (connect_timeout, synchronize_timeout) = (Span(100), Span(1000));
     let shared = shared.to_owned();
-    Membership::new(Settings { identity, address, devices: 1, min_nodes, shared, connect_timeout, synchronize_timeout })
+    let addresses_may_be_stale = false;
+    Membership::new(Settings {
+        identity,
+        address,
+        devices: 1,
+        min_nodes,
+        shared,
+        addresses_may_be_stale,
+        connect_timeout,
+        synchronize_timeout,
+    })
 }
 
 /// Connects all, lets each synchronize with its model size and carries every frame; returns what else happened.
@@ -123,7 +133,7 @@ fn missing_nodes_and_unreachable_addresses_are_named() {
     machine.synchronize_by = None;
     assert_eq!(machine.next_deadline(), Some(late));
     machine.handle(In::Tick, late, &mut out);
-    let expected = FoundingError::TooFew { needed: 2, present: vec![NodeId(1)], waited: Span(100) };
+    let expected = FoundingError::TooFew { needed: 2, present: vec![NodeId(1)], waited: Span(100), unreachable: None };
     assert_eq!(out.take(), [Effect::Fail(expected)]);
     let address = SocketAddr::from(([127, 0, 0, 1], 9));
     refused.handle(In::DialFailed { address, tried_for: Span::from_millis(30_000), error: "no answer".into() }, Instant(1), &mut out);
@@ -239,4 +249,19 @@ fn a_node_that_gave_up_enters_no_view() {
     out.take();
     node.handle(In::Frame { header, message: Message::Found { view, lineage: Lineage(5) } }, Instant(0), &mut out);
     assert_eq!(out.take(), []);
+}
+
+#[test]
+fn an_address_of_an_earlier_run_does_not_end_the_founding() {
+    let (mut node, mut out) = (machine(1, 2, ""), Outbox::default());
+    node.settings.addresses_may_be_stale = true;
+    node.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    let address = SocketAddr::from(([127, 0, 0, 1], 9));
+    node.handle(In::DialFailed { address, tried_for: Span::from_millis(3), error: "another key".into() }, Instant(1), &mut out);
+    assert_eq!(out.take(), []);
+    assert_eq!(node.next_deadline(), Some(Instant(1000)), "only the usual timeouts run");
+    node.handle(In::Tick, Instant(100).after(DIAL_ERROR_WAIT_MAX), &mut out);
+    let [Effect::Fail(error @ FoundingError::TooFew { .. })] = &out.take()[..] else { panic!("nobody appeared") };
+    let told = error.to_string();
+    assert!(told.contains("127.0.0.1:9") && told.contains("another key"), "{told}");
 }

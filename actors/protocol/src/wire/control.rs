@@ -3,6 +3,7 @@
 use super::{CONTROL_FRAME_BYTES_MAX, DecodeError, EncodeError, PREFACE_BYTES_MAX};
 use crate::coordinator::{Outcome, Terms};
 use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
+use crate::membership::settings::prefix;
 use crate::view::View;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -149,6 +150,24 @@ pub enum RefusalReason {
     },
 }
 
+/// Bytes of a peer's explanation that are kept: it goes into errors and logs.
+pub const TERMS_BYTES_MAX: usize = 200;
+
+impl RefusalReason {
+    /// The reason with each text cut to [`TERMS_BYTES_MAX`], between characters.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        if let Self::TermsDiffer { one_terms, other_terms, .. } = &mut self {
+            for terms in [one_terms, other_terms] {
+                terms.truncate(prefix(terms, TERMS_BYTES_MAX).len());
+                // What was cut off is not kept in memory either.
+                terms.shrink_to_fit();
+            }
+        }
+        self
+    }
+}
+
 impl Frame {
     /// Encodes a frame.
     ///
@@ -182,5 +201,23 @@ impl Preface {
     /// Too long, malformed, or followed by other bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         super::decode::<_, PREFACE_BYTES_MAX>(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peers_explanation_is_cut_between_characters() {
+        let reason = |one_terms: String, other_terms: String| RefusalReason::TermsDiffer {
+            one: NodeId(1),
+            one_terms,
+            other: NodeId(2),
+            other_terms,
+        };
+        let long = format!("a{}", "é".repeat(1 << 18));
+        let cut = format!("a{}", "é".repeat(99));
+        assert_eq!(reason(long, "short".to_owned()).bounded(), reason(cut, "short".to_owned()));
     }
 }

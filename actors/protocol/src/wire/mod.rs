@@ -11,7 +11,7 @@ mod golden;
 mod hostile;
 
 pub use bulk::{Bulk, BulkHeader};
-pub use control::{Contribution, Frame, Header, Hello, Message, Preface, RefusalReason};
+pub use control::{Contribution, Frame, Header, Hello, Message, Preface, RefusalReason, TERMS_BYTES_MAX};
 
 use serde::{Serialize, de::DeserializeOwned};
 

@@ -6,6 +6,7 @@ use super::handshake::{HandshakeError, Introduced};
 use super::socket::HANDSHAKES_MAX;
 use super::tls::is_version_exchange;
 use super::{bulk, incoming};
+use crate::transport::accepted::Accepted;
 use crate::transport::sessions::{AdmitError, Part};
 use quinn::{Connection, Incoming};
 use slowmo_actors::ports::transport::{DialError, TransportEvent};
@@ -57,7 +58,8 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
     }
     let (introduced, mut confirmation) = node.introduction.receive_preface(&connection).await?;
     node.introduction.check_not_self(&connection, introduced.peer)?;
-    let part = || if introduced.bulk { Part::IncomingBulk } else { Part::IncomingControl };
+    let accepted = Arc::new(Accepted::unused());
+    let part = || if introduced.bulk { Part::IncomingBulk(accepted.clone()) } else { Part::IncomingControl(accepted.clone()) };
     let admissible = node.sessions.would_admit(introduced.peer, &part());
     admissible.map_err(|error| not_admitted(node, &connection, &introduced, error))?;
     let mut answer = node.introduction.send_preface(&connection, introduced.bulk).await?;
@@ -76,11 +78,11 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
     let admitted = node.sessions.admit(introduced.peer, part());
     let session = admitted.map_err(|error| not_admitted(node, &connection, &introduced, error))?;
     let connection = guard.keep();
-    node.watch(&connection, &session);
+    node.watch_accepted(&connection, &session, accepted.clone());
     if introduced.bulk {
-        tokio::spawn(bulk::receive(connection, session));
+        tokio::spawn(bulk::receive(connection, session, accepted));
     } else {
-        incoming::start(connection, session);
+        incoming::start(connection, session, accepted);
     }
     // Tells the dialer that it was admitted; if this fails, the connection ends, and its session hears of that.
     let _ = answer.finish();

@@ -1,30 +1,33 @@
 //! Bulk streams: a length-prefixed header, then raw bytes, without a copy on the way out and one on the way in.
 
-use crate::transport::sessions::Session;
+use crate::transport::accepted::Accepted;
+use crate::transport::sessions::{Counted, Session};
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
 use quinn::{Connection, ReadError, ReadExactError, RecvStream, SendStream, VarInt, WriteError};
 use slowmo_actors::ports::transport::{BulkError, BulkReceiver, BulkSender, DownReason, TransportEvent};
 use slowmo_protocol::wire::BULK_HEADER_BYTES_MAX;
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// The error code of streams that were reset or stopped; it carries no meaning beyond that.
 const ABANDONED: VarInt = VarInt::from_u32(0);
 
 /// Opens a stream that starts with a header.
-pub(super) async fn open(connection: &Connection, header: &[u8]) -> Result<Box<dyn BulkSender>, BulkError> {
+pub(super) async fn open(connection: &Connection, delivering: &Delivering, header: &[u8]) -> Result<Box<dyn BulkSender>, BulkError> {
     let mut first = BytesMut::with_capacity(4 + header.len());
     first.put_u32_le(header.len() as u32);
     first.put_slice(header);
     let stream = connection.open_uni().await.map_err(|error| BulkError::Broken(error.to_string()))?;
-    let mut sender = QuicSender { stream, finished: false };
+    let mut sender = QuicSender { stream: Some(stream), delivering: delivering.clone() };
     sender.send(first.freeze()).await?;
     Ok(Box::new(sender))
 }
 
 /// Hands over a peer's streams until its connection ends.
-pub(super) async fn receive(connection: Connection, session: Arc<Session>) {
+pub(super) async fn receive(connection: Connection, session: Arc<Session>, accepted: Arc<Accepted>) {
     while let Ok(stream) = connection.accept_uni().await {
+        accepted.mark_used();
         // As many tasks at once as streams: the connection allows no more.
         tokio::spawn(receive_one(stream, session.clone()));
     }
@@ -48,24 +51,52 @@ async fn receive_one(mut stream: RecvStream, session: Arc<Session>) {
     let _ = session.deliver(TransportEvent::Bulk { from, header, stream: Box::new(QuicReceiver { stream }) }).await;
 }
 
+/// The streams to one peer that were finished and may still be under way.
+#[derive(Clone)]
+pub(super) struct Delivering(watch::Sender<usize>);
+
+impl Delivering {
+    pub(super) fn new() -> Self {
+        Self(watch::Sender::new(0))
+    }
+
+    /// Counts a finished stream until its peer has received all of it, or the connection is lost.
+    fn track(&self, stream: SendStream) {
+        let counted = Counted::new(&self.0);
+        tokio::spawn(async move {
+            let _ = stream.stopped().await;
+            drop(counted);
+        });
+    }
+
+    /// Waits until peers have received every stream that was finished.
+    pub(super) async fn done(&self) {
+        let _ = self.0.subscribe().wait_for(|streams| *streams == 0).await;
+    }
+}
+
 /// The sending end. quinn would finish a dropped stream; here it is reset.
 struct QuicSender {
-    stream: SendStream,
-    finished: bool,
+    /// Taken by `finish`.
+    stream: Option<SendStream>,
+    delivering: Delivering,
 }
 
 #[async_trait]
 impl BulkSender for QuicSender {
     async fn send(&mut self, chunk: Bytes) -> Result<(), BulkError> {
-        self.stream.write_chunk(chunk).await.map_err(|error| match error {
+        let stream = self.stream.as_mut().ok_or(BulkError::Reset)?;
+        stream.write_chunk(chunk).await.map_err(|error| match error {
             WriteError::ConnectionLost(error) => BulkError::Broken(error.to_string()),
             _ => BulkError::Reset,
         })
     }
 
     async fn finish(mut self: Box<Self>) -> Result<(), BulkError> {
-        self.finished = true;
-        self.stream.finish().map_err(|_| BulkError::Reset)
+        let mut stream = self.stream.take().ok_or(BulkError::Reset)?;
+        stream.finish().map_err(|_| BulkError::Reset)?;
+        self.delivering.track(stream);
+        Ok(())
     }
 
     fn reset(self: Box<Self>) {
@@ -75,8 +106,8 @@ impl BulkSender for QuicSender {
 
 impl Drop for QuicSender {
     fn drop(&mut self) {
-        if !self.finished {
-            let _ = self.stream.reset(ABANDONED);
+        if let Some(mut stream) = self.stream.take() {
+            let _ = stream.reset(ABANDONED);
         }
     }
 }

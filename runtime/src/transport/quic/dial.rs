@@ -6,6 +6,7 @@ use super::handshake::{HandshakeError, Introduced};
 use super::outgoing::Outgoing;
 use super::tls::{SERVER_NAME, is_version_exchange};
 use crate::transport::sessions::{AdmitError, Part};
+use quinn::Connection;
 use slowmo_actors::ports::transport::{DialError, TransportEvent};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,10 +17,13 @@ use tokio::time::{Instant, sleep, timeout};
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 /// Longest pause between attempts.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
-/// How long the first attempt waits for an answer; doubles up to [`ATTEMPT_MAX`].
-const ATTEMPT_MIN: Duration = Duration::from_secs(1);
+/// How long the first attempt waits for an answer; doubles up to [`ANSWER_WAIT_MAX`].
+const ANSWER_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Longest wait for an answer.
-const ATTEMPT_MAX: Duration = Duration::from_secs(4);
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(4);
+/// How long a peer that answered may take for the rest: three more round trips, then a handshake and three again. Not cut
+/// short by the end of the caller's time: the peer is there, and has perhaps admitted half of the attempt.
+const REST_MAX: Duration = Duration::from_secs(10);
 
 /// Dials in the background and reports the outcome.
 pub(super) fn spawn(node: Arc<Node>, address: SocketAddr, give_up_after: Duration) {
@@ -38,14 +42,12 @@ pub(super) fn spawn(node: Arc<Node>, address: SocketAddr, give_up_after: Duratio
 
 async fn dial(node: &Arc<Node>, address: SocketAddr, give_up_after: Duration) -> Result<(), HandshakeError> {
     let give_up = Instant::now() + give_up_after;
-    let (mut backoff, mut patience) = (BACKOFF_MIN, ATTEMPT_MIN);
+    let (mut backoff, mut patience) = (BACKOFF_MIN, ANSWER_WAIT_MIN);
     loop {
         let remaining = give_up.saturating_duration_since(Instant::now());
-        let attempt = timeout(patience.min(remaining), attempt(node, address)).await;
-        let error = match attempt {
-            Ok(Err(HandshakeError::Failed(error))) => error,
-            Ok(other) => return other,
-            Err(_) => DialError::NoAnswer,
+        let error = match attempt(node, address, patience.min(remaining)).await {
+            Err(HandshakeError::Failed(error)) => error,
+            other => return other,
         };
         if error.is_final() || Instant::now() + backoff >= give_up {
             return Err(error.into());
@@ -53,14 +55,22 @@ async fn dial(node: &Arc<Node>, address: SocketAddr, give_up_after: Duration) ->
         tracing::debug!(%address, %error, "dialing again");
         sleep(backoff).await;
         backoff = (backoff * 2).min(BACKOFF_MAX);
-        patience = (patience * 2).min(ATTEMPT_MAX);
+        patience = (patience * 2).min(ANSWER_WAIT_MAX);
     }
 }
 
-/// Connects both connections of one peer. Dropped half-way, it leaves nothing.
-async fn attempt(node: &Arc<Node>, address: SocketAddr) -> Result<(), HandshakeError> {
-    let (control, first) = introduce(node, address, false).await?;
-    let (bulk, second) = introduce(node, address, true).await?;
+/// Waits for an answer as long as the caller has patience, and then for the rest.
+async fn attempt(node: &Arc<Node>, address: SocketAddr, patience: Duration) -> Result<(), HandshakeError> {
+    let control = timeout(patience, handshake(node, address)).await.unwrap_or(Err(DialError::NoAnswer.into()))?;
+    let rest = timeout(REST_MAX, connect_both(node, address, control)).await;
+    rest.unwrap_or_else(|_| Err(DialError::Other("it answered, and was then silent".into()).into()))
+}
+
+/// Connects both connections of one peer, of which one has answered. Dropped half-way, it leaves nothing.
+async fn connect_both(node: &Arc<Node>, address: SocketAddr, control: Connection) -> Result<(), HandshakeError> {
+    let (control, first) = introduce(node, control, false).await?;
+    let bulk = handshake(node, address).await?;
+    let (bulk, second) = introduce(node, bulk, true).await?;
     if (first.peer.node, first.peer.incarnation) != (second.peer.node, second.peer.incarnation) {
         return Err(DialError::Other("another node answered the second connection".into()).into());
     }
@@ -90,11 +100,14 @@ fn not_admitted(error: AdmitError, introduced: &Introduced) -> HandshakeError {
     }
 }
 
-/// One connection, with both introductions done and confirmed.
-async fn introduce(node: &Arc<Node>, address: SocketAddr, bulk: bool) -> Result<(CloseOnDrop, Introduced), HandshakeError> {
+async fn handshake(node: &Arc<Node>, address: SocketAddr) -> Result<Connection, HandshakeError> {
     let connecting = node.endpoint.connect_with(node.client.clone(), address, SERVER_NAME);
     let connecting = connecting.map_err(|error| DialError::Other(error.to_string()))?;
-    let connection = connecting.await.map_err(|error| node.introduction.failure(&error))?;
+    connecting.await.map_err(|error| node.introduction.failure(&error))
+}
+
+/// One connection, with both introductions done and confirmed.
+async fn introduce(node: &Arc<Node>, connection: Connection, bulk: bool) -> Result<(CloseOnDrop, Introduced), HandshakeError> {
     node.track(&connection);
     let guard = CloseOnDrop::new(&connection, "the attempt was abandoned");
     if is_version_exchange(&connection) {

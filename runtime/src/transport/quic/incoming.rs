@@ -1,5 +1,6 @@
 //! Reading what a peer sends on the control connection it dialed: one stream of frames, and datagrams.
 
+use crate::transport::accepted::Accepted;
 use crate::transport::sessions::Session;
 use bytes::BytesMut;
 use quinn::{Connection, ReadExactError, RecvStream};
@@ -8,17 +9,18 @@ use slowmo_protocol::wire::CONTROL_FRAME_BYTES_MAX;
 use std::sync::Arc;
 
 /// Reads in the background until the connection ends.
-pub(super) fn start(connection: Connection, session: Arc<Session>) {
+pub(super) fn start(connection: Connection, session: Arc<Session>, accepted: Arc<Accepted>) {
     let reading = session.reading();
-    tokio::spawn(receive_datagrams(connection.clone(), session.clone()));
+    tokio::spawn(receive_datagrams(connection.clone(), session.clone(), accepted.clone()));
     tokio::spawn(async move {
-        receive_control(&connection, &session).await;
+        receive_control(&connection, &session, &accepted).await;
         drop(reading);
     });
 }
 
-async fn receive_control(connection: &Connection, session: &Session) {
+async fn receive_control(connection: &Connection, session: &Session, accepted: &Accepted) {
     let Ok(mut stream) = connection.accept_uni().await else { return };
+    accepted.mark_used();
     loop {
         let event = match read_frame(&mut stream).await {
             Ok(Some(frame)) => TransportEvent::Control { from: session.peer.node, frame: frame.freeze() },
@@ -51,8 +53,9 @@ async fn read_frame(stream: &mut RecvStream) -> Result<Option<BytesMut>, String>
     }
 }
 
-async fn receive_datagrams(connection: Connection, session: Arc<Session>) {
+async fn receive_datagrams(connection: Connection, session: Arc<Session>, accepted: Arc<Accepted>) {
     while let Ok(datagram) = connection.read_datagram().await {
+        accepted.mark_used();
         let event = TransportEvent::Datagram { from: session.peer.node, datagram };
         if session.deliver(event).await.is_err() {
             return;

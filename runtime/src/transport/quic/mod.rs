@@ -20,6 +20,7 @@ pub use identity::{CLUSTER_KEY_BYTES, ClusterKey, Identity, IdentityError};
 pub use settings::{Congestion, MTU_BYTES_MAX, MTU_BYTES_MIN, QuicSettings, Tuning};
 pub use socket::BindError;
 
+use super::accepted::Accepted;
 use super::dialing::Dialing;
 use super::sessions::{Session, Sessions};
 use async_trait::async_trait;
@@ -37,11 +38,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 use traffic::TrafficCounter;
 
-/// How long `close` waits until peers have received what was queued, and were told.
-const CLOSE_WAIT_MAX: Duration = Duration::from_millis(300);
+/// How long `close` waits until peers have received the control frames that were queued.
+const CONTROL_FLUSH_MAX: Duration = Duration::from_millis(300);
+/// How long `close` waits until peers have received the bulk streams that were finished: a large model takes its time.
+const BULK_FLUSH_MAX: Duration = Duration::from_secs(2);
+/// How long `close` waits until the sessions have ended, and again until peers were told.
+const GOODBYE_MAX: Duration = Duration::from_millis(300);
+/// The longest that `close` takes.
+pub const CLOSE_MAX: Duration = BULK_FLUSH_MAX.saturating_add(GOODBYE_MAX).saturating_add(GOODBYE_MAX);
 
 /// Listens, and hands out the transport with the only receiver of its events. Must be called inside a tokio runtime.
 ///
@@ -125,7 +132,7 @@ impl Transport for QuicTransport {
             return Err(BulkError::HeaderTooLarge { length: header.len(), bound: BULK_HEADER_BYTES_MAX });
         }
         let outgoing = self.node.sessions.outgoing(to).ok_or(BulkError::NotConnected(to))?;
-        bulk::open(&outgoing.bulk_connection, &header).await
+        bulk::open(&outgoing.bulk_connection, &outgoing.delivering, &header).await
     }
 
     fn disconnect(&self, node: NodeId, reason: &str) {
@@ -139,16 +146,16 @@ impl Transport for QuicTransport {
     }
 
     async fn close(&self) {
-        let give_up = Instant::now() + CLOSE_WAIT_MAX;
         self.node.stopped.send_replace(true);
         let outgoing = self.node.sessions.all_outgoing();
-        let flushes = futures_util::future::join_all(outgoing.iter().map(|outgoing| outgoing.flush()));
-        let _ = timeout_at(give_up, flushes).await;
+        let frames = futures_util::future::join_all(outgoing.iter().map(|outgoing| outgoing.flush()));
+        let streams = futures_util::future::join_all(outgoing.iter().map(|outgoing| outgoing.deliver_streams()));
+        let _ = tokio::join!(timeout(CONTROL_FLUSH_MAX, frames), timeout(BULK_FLUSH_MAX, streams));
         let sessions = self.node.sessions.close("the node leaves");
         let ends = futures_util::future::join_all(sessions.iter().map(|session| session.ended()));
-        let _ = timeout_at(give_up, ends).await;
+        let _ = timeout(GOODBYE_MAX, ends).await;
         self.node.endpoint.close(quinn::VarInt::from_u32(close::CloseCode::Leave as u32), b"the node leaves");
-        let _ = timeout_at(give_up + CLOSE_WAIT_MAX, self.node.endpoint.wait_idle()).await;
+        let _ = timeout(GOODBYE_MAX, self.node.endpoint.wait_idle()).await;
     }
 }
 
@@ -161,22 +168,42 @@ impl Drop for QuicTransport {
 }
 
 impl Node {
-    /// Ends the session when the connection ends, and the connection when the session ends.
+    /// Ends the session when a dialed connection ends, and the connection when the session ends.
     fn watch(self: &Arc<Self>, connection: &Connection, session: &Arc<Session>) {
-        let (connection, session, idle_timeout) = (connection.clone(), session.clone(), self.idle_timeout);
+        let (node, connection, session) = (self.clone(), connection.clone(), session.clone());
         let attached = session.attach();
         self.runtime.spawn(async move {
             tokio::select! {
                 biased;
                 reason = session.closing() => close::close_for(&connection, &reason),
-                error = connection.closed() => match close::down_reason(&error, idle_timeout) {
-                    // What it sent before it closed is still delivered.
-                    reason @ DownReason::ClosedByPeer(_) => session.close_after_reading(reason).await,
-                    reason => session.close(reason),
-                },
+                reason = node.end_of(&connection, &session) => session.close(reason),
             }
             drop(attached);
         });
+    }
+
+    /// Like [`Node::watch`] for an accepted connection, which ends the session only if anything came on it.
+    fn watch_accepted(self: &Arc<Self>, connection: &Connection, session: &Arc<Session>, accepted: Arc<Accepted>) {
+        let (node, connection, session) = (self.clone(), connection.clone(), session.clone());
+        let attached = session.attach();
+        self.runtime.spawn(async move {
+            tokio::select! {
+                biased;
+                reason = session.closing() => close::close_for(&connection, &reason),
+                () = accepted.replaced() => close::close(&connection, close::CloseCode::Needless, "it connected anew"),
+                reason = node.end_of(&connection, &session) => node.sessions.lost(&session, &accepted, reason),
+            }
+            drop(attached);
+        });
+    }
+
+    /// Waits until a connection has ended, and what came before its peer closed it was delivered.
+    async fn end_of(&self, connection: &Connection, session: &Session) -> DownReason {
+        let reason = close::down_reason(&connection.closed().await, self.idle_timeout);
+        if matches!(reason, DownReason::ClosedByPeer(_)) {
+            session.read_out().await;
+        }
+        reason
     }
 
     /// Counts a connection's bytes until it ends.

@@ -1,6 +1,7 @@
 //! Sending to one peer: the control queue and its stream, datagrams, and where bulk streams are opened.
 
 use super::Node;
+use super::bulk::Delivering;
 use crate::transport::sessions::Session;
 use bytes::Bytes;
 use quinn::{Connection, SendStream, WriteError};
@@ -17,6 +18,7 @@ pub(super) struct Outgoing {
     node: NodeId,
     pub(super) control_connection: Connection,
     pub(super) bulk_connection: Connection,
+    pub(super) delivering: Delivering,
     control: mpsc::Sender<ControlCommand>,
 }
 
@@ -31,7 +33,8 @@ pub(super) enum ControlCommand {
 impl Outgoing {
     pub(super) fn new(node: NodeId, control: Connection, bulk: Connection) -> (Arc<Self>, mpsc::Receiver<ControlCommand>) {
         let (sender, queue) = mpsc::channel(CONTROL_QUEUE_FRAMES_MAX);
-        (Arc::new(Self { node, control_connection: control, bulk_connection: bulk, control: sender }), queue)
+        let outgoing = Self { node, control_connection: control, bulk_connection: bulk, delivering: Delivering::new(), control: sender };
+        (Arc::new(outgoing), queue)
     }
 
     /// Starts sending, and ties both connections to the session.
@@ -64,6 +67,11 @@ impl Outgoing {
         if self.control.send(ControlCommand::Finish(done)).await.is_ok() {
             let _ = flushed.await;
         }
+    }
+
+    /// Waits until the peer has received every bulk stream that was finished.
+    pub(super) async fn deliver_streams(&self) {
+        self.delivering.done().await;
     }
 }
 

@@ -1,0 +1,61 @@
+//! The search for peers until the view is formed: dials whatever discovery finds.
+
+use crate::context::NodeContext;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often discovery is asked for peers.
+pub const DISCOVERY_INTERVAL: Duration = Duration::from_millis(50);
+/// How long an address that was given up is left alone: it may belong to somebody else by now, who logs every refusal.
+pub const REDIAL_PAUSE: Duration = Duration::from_secs(1);
+
+/// Addresses that were given up, each until it is dialed again; at most as many as were discovered.
+#[derive(Debug, Default)]
+pub(super) struct Resting(Mutex<BTreeMap<SocketAddr, Instant>>);
+
+impl Resting {
+    pub(super) fn begin(&self, address: SocketAddr) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(address, Instant::now() + REDIAL_PAUSE);
+    }
+
+    /// Whether an address may be dialed; forgets every rest that is over.
+    fn is_over(&self, address: SocketAddr) -> bool {
+        let mut resting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        resting.retain(|_, until| *until > now);
+        !resting.contains_key(&address)
+    }
+}
+
+/// Dials again and again; dialing an address that is being dialed or up does nothing.
+pub(super) async fn search(context: Arc<NodeContext>, resting: Arc<Resting>) {
+    loop {
+        match context.discovery.peers().await {
+            Ok(peers) => {
+                let due = peers.into_iter().filter(|peer| resting.is_over(*peer));
+                due.for_each(|peer| context.transport.connect(peer, context.settings.connect_timeout));
+            }
+            Err(error) => tracing::warn!(%error, "discovery failed; trying again"),
+        }
+        tokio::time::sleep(DISCOVERY_INTERVAL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_was_given_up_rests() {
+        let (resting, address) = (Resting::default(), SocketAddr::from(([127, 0, 0, 1], 9)));
+        assert!(resting.is_over(address));
+        resting.begin(address);
+        assert!(!resting.is_over(address));
+        assert!(resting.is_over(SocketAddr::from(([127, 0, 0, 1], 8))));
+        tokio::time::advance(REDIAL_PAUSE).await;
+        assert!(resting.is_over(address));
+    }
+}
