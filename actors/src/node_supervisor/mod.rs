@@ -11,9 +11,13 @@ use crate::membership::MembershipActor;
 use crate::ports::transport::TransportEvent;
 use crate::worker::{WorkerActor, WorkerMessage};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
+
+/// Nodes started in this process.
+static STARTED: AtomicU64 = AtomicU64::new(0);
 
 /// Messages to the supervisor.
 pub enum NodeSupervisorMessage {
@@ -47,9 +51,9 @@ impl Actor for NodeSupervisor {
     async fn pre_start(&self, myself: ActorRef<Self::Msg>, arguments: NodeArguments) -> Result<NodeState, ActorProcessingErr> {
         let NodeArguments { context, events, workers } = arguments;
         let node = context.settings.identity.node.0;
-        let incarnation = context.settings.identity.incarnation.0;
-        // The registry is process-wide: names carry the node, so that many nodes can run in one process.
-        let name = |actor: &str| Some(format!("slowmo/{node}/{incarnation}/{actor}"));
+        // The registry is process-wide: names carry the node and a count, so that many nodes, of equal ids too, can run in one process.
+        let start = STARTED.fetch_add(1, Ordering::Relaxed);
+        let name = |actor: &str| Some(format!("slowmo/{node}/{start}/{actor}"));
         let cell = myself.get_cell();
         let actors = &context.actors;
         let (coordinator, _) = Actor::spawn_linked(name("coordinator"), CoordinatorActor, Arc::clone(&context), cell.clone()).await?;
