@@ -28,6 +28,7 @@ pub mod mean;
 pub mod membership;
 pub mod outer;
 pub mod push_sum;
+pub mod sampler;
 pub mod schedule;
 pub mod shards;
 pub mod time;

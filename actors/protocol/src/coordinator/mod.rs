@@ -22,5 +22,5 @@ mod tests;
 
 pub use error::RoundError;
 pub use machine::{Coordinator, EARLY_FRAMES_PER_MEMBER_MAX, Effect, Founding, In, STREAM_BROKEN_WAIT_MAX};
-pub use outcome::{Outcome, RoundKind, Terms};
+pub use outcome::{Outcome, Proposal, RoundKind, Terms};
 pub use plan::{Attempt, Plan};

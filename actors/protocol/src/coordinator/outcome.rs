@@ -1,6 +1,7 @@
 //! What a round is expected to be, and what it turned out to be.
 
-use crate::ident::{Lineage, NodeId, Round, Step};
+use crate::ident::{Lineage, NodeId, Round, ShardId, Step};
+use crate::sampler::Progress;
 use crate::view::View;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -48,10 +49,40 @@ impl fmt::Display for Terms {
     }
 }
 
+impl Terms {
+    /// Where in a schedule the round lies; rounds of one history have ascending positions. At one step the founding comes before
+    /// the gradient mean, and that before the exchange of parameters.
+    #[must_use]
+    pub fn position(&self) -> (Step, u8) {
+        let phase = match self.kind {
+            RoundKind::Found => 0,
+            RoundKind::Gradients => 1,
+            RoundKind::Average | RoundKind::Slow => 2,
+        };
+        (self.step, phase)
+    }
+
+    /// The inner step that follows the round.
+    #[must_use]
+    pub fn next_step(&self) -> Step {
+        match self.kind {
+            RoundKind::Found | RoundKind::Gradients => self.step,
+            RoundKind::Average | RoundKind::Slow => Step(self.step.0.saturating_add(1)),
+        }
+    }
+
+    /// Whether the round gives every receiver the model's parameters.
+    #[must_use]
+    pub fn carries_parameters(&self) -> bool {
+        self.kind != RoundKind::Gradients
+    }
+}
+
 /// The one decided result of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The model history it belongs to.
+    /// The model history it belongs to. Another one than the round began with if fewer than a quorum decided it
+    /// (`quorum = "survivors"`).
     pub lineage: Lineage,
     /// Which round.
     pub round: Round,
@@ -61,4 +92,22 @@ pub struct Outcome {
     pub contributors: Vec<NodeId>,
     /// The view of the next round; shard holders follow from it.
     pub view: View,
+    /// Shards without a holder of their anchor and momentum after this round, ascending: their momentum restarts at zero.
+    pub absent: Vec<ShardId>,
+    /// Shards whose momentum restarted at zero since the founding.
+    pub momentum_lost: u64,
+    /// Which samples were left when the round began, if the training follows an elastic sampler.
+    pub samples: Option<Progress>,
+}
+
+/// An outcome as a leader proposes it: who must accept it and hold its data before it is decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proposal {
+    /// What is proposed.
+    pub outcome: Outcome,
+    /// The members that take part, ascending: each votes, and owns or receives shards. A quorum of the view, except under
+    /// `quorum = "survivors"`.
+    pub participants: Vec<NodeId>,
+    /// Whether an earlier ballot may have chosen the outcome already, so that this one had no choice.
+    pub inherited: bool,
 }

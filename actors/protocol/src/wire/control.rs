@@ -1,9 +1,10 @@
 //! Control frames: ordered, small, one header each.
 
 use super::{CONTROL_FRAME_BYTES_MAX, DecodeError, EncodeError, PREFACE_BYTES_MAX};
-use crate::coordinator::{Outcome, Terms};
+use crate::coordinator::{Outcome, Proposal, Terms};
 use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use crate::membership::settings::prefix;
+use crate::sampler::Progress;
 use crate::view::View;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -60,7 +61,7 @@ pub enum Frame {
 /// What one node tells another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Message {
-    /// Introduces a node before there is a view.
+    /// Introduces a node: sent whenever a peer can be sent to, and again when what it says has changed.
     Hello(Hello),
     /// The founding view, from the lowest id.
     Found {
@@ -69,22 +70,44 @@ pub enum Message {
         /// The new model history.
         lineage: Lineage,
     },
+    /// The sender can send to and hear from every live member of the view with the header's epoch and asks to be admitted.
+    Join,
+    /// Why the sender's cluster does not admit the receiver; final.
+    Refused(JoinRefusal),
+    /// The sender takes part in no round after one that leaves it out; it contributes once more, or not at all.
+    Leave {
+        /// Whether its training threads still contribute to the next round.
+        contributes: bool,
+    },
+    /// To the leader: the sender froze its contribution to the header's round.
+    Contribute(Contributed),
     /// Phase 1a: asks for a promise for the header's ballot.
     Prepare,
-    /// Phase 1b: promises, and tells what was accepted before.
+    /// Phase 1b: promises, and tells what was accepted before and whether the sender has contributed.
     Promise {
-        /// The highest ballot under which the sender accepted an outcome, with that outcome.
-        accepted: Option<(Ballot, Outcome)>,
+        /// What the sender accepted last, with its ballot.
+        accepted: Option<(Ballot, Proposal)>,
+        /// The sender's contribution to this round, if its training threads made one.
+        contributed: Option<Contributed>,
     },
     /// Phase 2a: the outcome proposed under the header's ballot.
-    Propose(Outcome),
+    Propose(Proposal),
+    /// The same, to a node that is no member yet, with the view of the round.
+    Admit {
+        /// The proposal.
+        proposal: Proposal,
+        /// The view of the round: who holds what.
+        view: View,
+    },
     /// Phase 2b: the sender holds all that the outcome needs of it and accepts it.
     Prepared,
     /// The outcome is decided.
     Decide(Outcome),
     /// The header of a frame was older than the sender's state.
     Stale,
-    /// The round cannot go on (fixed view): its reason, for every member's error.
+    /// A stream of the header's ballot to or from this node broke; asks the leader for another attempt.
+    Broken(NodeId),
+    /// The round cannot go on: its reason, for every member's error.
     Abandon(RefusalReason),
     /// A gossip message of this step was mixed; its mass left escrow.
     GossipMixed {
@@ -96,11 +119,65 @@ pub enum Message {
         /// The sender's inner step of the message.
         step: Step,
     },
-    /// The sender leaves after the header's round.
-    Leave,
 }
 
-/// What a node says of itself before there is a view.
+/// Where a node stands in a decided model history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// The model history.
+    pub lineage: Lineage,
+    /// The round being worked towards.
+    pub round: Round,
+    /// The view of that round.
+    pub view: View,
+}
+
+/// What a node has frozen for a round.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contributed {
+    /// What it expects the round to be.
+    pub terms: Terms,
+    /// Which samples were left when the round began, if its training follows an elastic sampler.
+    pub samples: Option<Progress>,
+}
+
+/// Why a running cluster does not admit a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JoinRefusal {
+    /// Other settings: each difference with both values, for a person.
+    SettingsDiffer {
+        /// The differences.
+        differences: String,
+    },
+    /// Another model size: parameters and buffer values of the cluster, then of the joiner.
+    ModelsDiffer {
+        /// The cluster's.
+        cluster: (u64, u64),
+        /// The joiner's.
+        joiner: (u64, u64),
+    },
+    /// The cluster has `max_nodes` members.
+    Full {
+        /// The bound.
+        max_nodes: u32,
+    },
+    /// The joiner brings the state of another model history (a checkpoint of another run).
+    OtherLineage {
+        /// The cluster's history.
+        cluster: Lineage,
+        /// The joiner's.
+        joiner: Lineage,
+    },
+    /// A live member has the joiner's id.
+    DuplicateId {
+        /// The id.
+        node: NodeId,
+    },
+    /// The cluster's rounds carry no parameters that a joiner could get.
+    NoParameters,
+}
+
+/// What a node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Where its endpoint listens.
@@ -113,6 +190,8 @@ pub struct Hello {
     pub elements: Option<u64>,
     /// Elements of the buffers that travel with the parameters; `None` like `elements`.
     pub buffer_elements: Option<u64>,
+    /// Where it stands in a decided model history; `None` until it is a member.
+    pub standing: Option<Standing>,
 }
 
 /// One node's announcement of its contribution.
@@ -138,12 +217,12 @@ pub enum RefusalReason {
         /// What the other expects, for a person.
         other_terms: String,
     },
-    /// A member was lost and the view is fixed.
-    MemberLost {
-        /// Who.
-        node: NodeId,
+    /// All holders of some shards were lost, and `on_momentum_loss` is `stop`.
+    MomentumLost {
+        /// How many shards.
+        shards: u32,
     },
-    /// A stream ended early or carried what it should not.
+    /// A stream between two live members broke again and again.
     StreamBroken {
         /// From whom.
         node: NodeId,

@@ -11,7 +11,9 @@ mod golden;
 mod hostile;
 
 pub use bulk::{Bulk, BulkHeader};
-pub use control::{Contribution, Frame, Header, Hello, Message, Preface, RefusalReason, TERMS_BYTES_MAX};
+pub use control::{
+    Contributed, Contribution, Frame, Header, Hello, JoinRefusal, Message, Preface, RefusalReason, Standing, TERMS_BYTES_MAX,
+};
 
 use serde::{Serialize, de::DeserializeOwned};
 
