@@ -60,6 +60,7 @@ impl RoundError {
             RefusalReason::TermsDiffer { one, one_terms, other, other_terms } => {
                 Self::TermsDiffer { round, one, one_terms, other, other_terms }
             }
+            RefusalReason::MomentumLost { .. } => Self::RoundStillOpen(round),
             RefusalReason::MemberLost { node } => Self::MemberLost { round, node },
             RefusalReason::StreamBroken { node } => Self::StreamBroken { round, node },
         }

@@ -17,8 +17,6 @@ mod error;
 mod machine;
 mod outcome;
 mod plan;
-#[cfg(test)]
-mod tests;
 
 pub use error::RoundError;
 pub use machine::{Coordinator, EARLY_FRAMES_PER_MEMBER_MAX, Effect, Founding, In, STREAM_BROKEN_WAIT_MAX};

@@ -47,7 +47,7 @@ impl Coordinator {
             Message::Abandon(reason) => self.stop(Stopped::Refused(reason), out),
             _ if header.ballot < self.ballot => self.answer_stale(&header, asks, out),
             Message::Prepare => self.promise(&header, out),
-            Message::Propose(outcome) => self.take_proposal(&header, outcome, out),
+            Message::Propose(proposal) => self.take_proposal(&header, proposal.outcome, out),
             Message::Prepared => self.count_prepared(&header, out),
             _ => {}
         }
@@ -83,7 +83,16 @@ impl Coordinator {
         match self.acceptor.prepare(header.ballot) {
             Ok(promise) => {
                 self.follow(header.ballot);
-                self.send(header.sender, Message::Promise { accepted: promise.accepted }, out);
+                self.send(
+                    header.sender,
+                    Message::Promise {
+                        accepted: promise.accepted.map(|(ballot, outcome)| {
+                            (ballot, crate::coordinator::Proposal { outcome, participants: Vec::new(), inherited: false })
+                        }),
+                        contributed: None,
+                    },
+                    out,
+                );
             }
             Err(_) => self.send(header.sender, Message::Stale, out),
         }
@@ -142,8 +151,12 @@ impl Coordinator {
             terms: plan.terms,
             contributors: plan.contributors.clone(),
             view: self.founding.view.clone(),
+            absent: Vec::new(),
+            momentum_lost: 0,
+            samples: None,
         };
-        self.broadcast(&Message::Propose(outcome.clone()), out);
+        let participants = self.view().ids().collect();
+        self.broadcast(&Message::Propose(crate::coordinator::Proposal { outcome: outcome.clone(), participants, inherited: false }), out);
         self.proposed = Some(outcome);
     }
 
