@@ -3,7 +3,7 @@
 use super::error::RoundError;
 use super::outcome::{Outcome, Terms};
 use super::plan::{Attempt, Plan, Publication};
-use crate::ident::{Ballot, Incarnation, Lineage, NodeId};
+use crate::ident::{Ballot, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
 use crate::policy::{OnMomentumLoss, Quorum};
 use crate::sampler::Progress;
@@ -24,6 +24,8 @@ pub enum In {
     },
     /// This node froze its contribution.
     Contribute {
+        /// The round it works towards; a contribution to another one than the coordinator's is late and changes nothing.
+        round: Round,
         /// What it expects the round to be.
         terms: Terms,
         /// Which samples were left when the round began, if its training follows an elastic sampler.

@@ -1,24 +1,163 @@
-//! The machine.
+//! The machine: opens a round when this node contributes or is told to take part, tells the leader when it holds all it must
+//! hold, leads when every lower id is dead, applies what was decided, follows joiners, leavers and deaths into the next view.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `history` | what was decided, and what follows from it: shard maps, next views, losses |
+//! | `open` | the bookkeeping of the attempt under way |
+//! | `leading` | the leader's rules: take-over, whom to wait for, what to propose, when it is decided |
+//! | `voting` | a member's rules: frames, promises, acceptance, decisions |
+//! | `joining` | the rules of a node that is no member yet |
+
+mod history;
+mod joining;
+mod leading;
+mod open;
+mod voting;
+
+use super::error::RoundError;
 use super::events::{Effect, In, Settings};
-use crate::ident::{Ballot, Epoch, Lineage, Round};
+use super::outcome::{Outcome, Proposal};
+use super::plan::Attempt;
+use crate::ballot::{Acceptor, Ballots, Proposer, first_ballot};
+use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::{Machine, Outbox, Place};
-use crate::time::Instant;
-use crate::wire::Header;
+use crate::time::{Instant, Span};
+use crate::view::{Member, View};
+use crate::wire::{Contributed, Header, Message};
+use history::{History, Maps};
+use open::Open;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Control frames of the next round that are kept until this node gets there, per member.
+pub const EARLY_FRAMES_PER_MEMBER_MAX: usize = 4;
+/// How long a broken stream may go unexplained before the leader is asked for another attempt: its other end may be found
+/// dead, or another attempt may be on its way.
+pub const STREAM_BROKEN_WAIT: Span = Span::from_millis(500);
+/// How often a round is attempted again because a stream between live members broke, before it is given up.
+pub const BROKEN_ATTEMPTS_MAX: u32 = 8;
+/// How long a node that promised another's ballot leaves the lead to it.
+pub const FOLLOW_WAIT: Span = Span::from_millis(500);
 
 /// The SlowMo coordinator of one node.
 #[derive(Clone, Debug)]
 pub struct Coordinator {
     settings: Settings,
+    history: Option<History>,
+    current: Option<Current>,
+    maps: Maps,
+    /// Values of the rounds that take the slow step: how anchor and momentum are cut.
+    state_elements: Option<u64>,
+    mine: Option<Contributed>,
+    dead: BTreeSet<(NodeId, Incarnation)>,
+    joiners: BTreeMap<NodeId, Member>,
+    leaving: BTreeMap<NodeId, bool>,
+    early: Vec<(Header, Message)>,
+    waiting: Option<String>,
+    stopped: Option<RoundError>,
+}
+
+/// The round that is not decided yet.
+#[derive(Clone, Debug)]
+struct Current {
+    acceptor: Acceptor<Proposal>,
+    ballots: Ballots,
+    /// What is proposed under the promised ballot.
+    proposal: Option<Proposal>,
+    /// The ballot under which this node's acceptance was told.
+    voted: Option<Ballot>,
+    open: Option<Open>,
+    /// Who is known to have contributed what.
+    contributed: BTreeMap<NodeId, Contributed>,
+    /// The leader that was told of this node's contribution.
+    told: Option<NodeId>,
+    leading: Option<Proposer<Proposal>>,
+    /// Joiners that hold all they must hold.
+    prepared: BTreeSet<NodeId>,
+    decided: Option<Outcome>,
+    /// When the first contribution became known here.
+    begun: Option<Instant>,
+    /// When this node's own contribution is given up.
+    give_up: Option<Instant>,
+    /// Until when the lead is left to the node whose ballot was promised.
+    follow_until: Option<Instant>,
+    /// Until when living members' promises are waited for.
+    promise_by: Option<Instant>,
+    /// The grace has passed since the first contribution.
+    grace_over: bool,
+    /// Another attempt is due although nobody died.
+    retry: bool,
+    /// Attempts so far that a broken stream ended.
+    broken: u32,
+    /// Members that are ahead and were asked for their outcome.
+    asked: BTreeSet<NodeId>,
+}
+
+impl Current {
+    fn new(node: NodeId, view: &View) -> Self {
+        Self {
+            acceptor: Acceptor::new(view),
+            ballots: Ballots::new(node, view),
+            proposal: None,
+            voted: None,
+            open: None,
+            contributed: BTreeMap::new(),
+            told: None,
+            leading: None,
+            prepared: BTreeSet::new(),
+            decided: None,
+            begun: None,
+            give_up: None,
+            follow_until: None,
+            promise_by: None,
+            grace_over: false,
+            retry: false,
+            broken: 0,
+            asked: BTreeSet::new(),
+        }
+    }
+
+    fn ballot(&self) -> Ballot {
+        self.acceptor.promised()
+    }
+
+    /// The open attempt, if `attempt` is the one: what an earlier attempt's movements still report is of no interest.
+    fn open_at(&mut self, attempt: Attempt) -> Option<&mut Open> {
+        self.open.as_mut().filter(|open| open.plan.attempt == attempt)
+    }
 }
 
 impl Machine for Coordinator {
     type In = In;
     type Effect = Effect;
 
-    fn handle(&mut self, _event: In, _now: Instant, _out: &mut Outbox<Effect>) {}
+    fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
+        match event {
+            In::Formed { view, lineage } => self.formed(view, lineage),
+            In::Contribute { round, terms, samples } => self.contribute(round, Contributed { terms, samples }, now, out),
+            In::Frame { header, message } => self.receive(header, message, now, out),
+            In::Reduced(attempt) => self.hold(attempt, |open| open.reducing = false),
+            In::ParametersHeld(attempt, owner) => self.hold(attempt, |open| _ = open.parameters_from.remove(&owner)),
+            In::StateHeld(attempt, from) => self.hold(attempt, |open| open.take_state(from)),
+            In::TermsDiffer(attempt, other, terms) => self.terms_differ(attempt, other, terms, out),
+            In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, now),
+            In::Lost(node, incarnation) => _ = self.dead.insert((node, incarnation)),
+            In::Back(node) => self.dead.retain(|(dead, _)| *dead != node),
+            In::PeerUp(node) => self.peer_up(node, out),
+            In::Joiners(members) => self.candidates(members),
+            In::Leaving { node, contributes } => _ = self.leaving.insert(node, contributes),
+            In::Resign => self.resign(out),
+            In::Tick => self.tick(now, out),
+        }
+        self.advance(now, out);
+    }
 
     fn next_deadline(&self) -> Option<Instant> {
-        None
+        let current = self.current.as_ref().filter(|_| self.stopped.is_none())?;
+        let broken = current.open.as_ref().and_then(|open| open.broken.map(|(_, deadline)| deadline));
+        let grace = current.begun.filter(|_| current.decided.is_none()).map(|begun| begun.after(self.settings.grace));
+        let deadlines = [broken, current.give_up, current.follow_until, current.promise_by, grace.filter(|_| self.waits_for_grace())];
+        deadlines.into_iter().flatten().min()
     }
 }
 
@@ -26,19 +165,203 @@ impl Coordinator {
     /// A coordinator of a node that belongs to no view yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings }
+        Self {
+            settings,
+            history: None,
+            current: None,
+            maps: Maps::default(),
+            state_elements: None,
+            mine: None,
+            dead: BTreeSet::new(),
+            joiners: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            early: Vec::new(),
+            waiting: None,
+            stopped: None,
+        }
     }
 
     /// Where in history this node stands: the place of every stream it opens for the current attempt.
     #[must_use]
     pub fn place(&self) -> Place {
-        _ = self.settings.replicas;
-        Place { lineage: Lineage::NONE, epoch: Epoch(0), round: Round(0), ballot: Ballot::default() }
+        let (Some(history), Some(current)) = (&self.history, &self.current) else {
+            return Place { lineage: Lineage::NONE, epoch: Epoch(0), round: Round::FOUNDING, ballot: Ballot::default() };
+        };
+        let History { lineage, round, view, .. } = history;
+        Place { lineage: *lineage, epoch: view.epoch(), round: *round, ballot: current.ballot() }
     }
 
-    /// Whether a stream of this header may belong to an attempt that this node takes part in.
+    /// The view of the round; `None` outside.
     #[must_use]
-    pub fn admits(&self, _header: &Header) -> bool {
-        true
+    pub fn view(&self) -> Option<&View> {
+        self.history.as_ref().filter(|history| !history.joining).map(|history| &history.view)
+    }
+
+    fn me(&self) -> NodeId {
+        self.settings.identity.node
+    }
+
+    /// Whether a member of the view is gone: dead, or back as a joiner, which holds nothing.
+    fn is_gone(&self, member: &Member) -> bool {
+        self.is_dead(member) || (member.id != self.me() && self.joiners.contains_key(&member.id))
+    }
+
+    fn is_dead(&self, node: &Member) -> bool {
+        self.dead.contains(&(node.id, node.incarnation))
+    }
+
+    /// Whoever is ready to join is alive.
+    fn candidates(&mut self, members: Vec<Member>) {
+        for member in &members {
+            self.dead.remove(&(member.id, member.incarnation));
+        }
+        self.joiners = members.into_iter().filter(|member| member.id != self.me()).map(|member| (member.id, member)).collect();
+    }
+
+    fn formed(&mut self, view: View, lineage: Lineage) {
+        if self.history.is_none() {
+            self.current = Some(Current::new(self.me(), &view));
+            self.history = Some(History::founding(view, lineage));
+        }
+    }
+
+    fn contribute(&mut self, round: Round, contributed: Contributed, now: Instant, out: &mut Outbox<Effect>) {
+        if let Some(error) = &self.stopped {
+            return out.push(Effect::Fail(error.clone()));
+        }
+        if matches!(contributed.terms.kind, super::RoundKind::Found | super::RoundKind::Slow) {
+            self.state_elements = Some(contributed.terms.elements);
+        }
+        let member = self.history.as_ref().filter(|history| !history.joining);
+        if member.is_some_and(|history| history.round != round) {
+            // Decided without this contribution: the outcome is on its way to whoever made it.
+            return;
+        }
+        if self.mine.is_some() {
+            return out.push(Effect::Fail(RoundError::RoundStillOpen(round)));
+        }
+        self.mine = Some(contributed.clone());
+        if member.is_some() {
+            self.note_contribution(self.me(), contributed, now, out);
+        }
+        if let Some(current) = self.current.as_mut().filter(|_| self.mine.is_some()) {
+            current.give_up = Some(now.after(self.settings.round_timeout));
+        }
+    }
+
+    fn hold(&mut self, attempt: Attempt, mark: impl FnOnce(&mut Open)) {
+        if let Some(open) = self.current.as_mut().and_then(|current| current.open_at(attempt)) {
+            mark(open);
+        }
+    }
+
+    fn stream_broken(&mut self, attempt: Attempt, node: NodeId, now: Instant) {
+        if let Some(open) = self.current.as_mut().and_then(|current| current.open_at(attempt)) {
+            open.broken.get_or_insert((node, now.after(STREAM_BROKEN_WAIT)));
+        }
+    }
+
+    /// Takes every step that became possible.
+    fn advance(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        loop {
+            if self.stopped.is_some() || self.current.is_none() {
+                return;
+            }
+            self.tell_leader(out);
+            self.open_default(out);
+            self.lead(now, out);
+            self.accept_when_held(out);
+            self.decide_when_accepted(out);
+            self.tell_waiting(out);
+            if !self.apply_when_held(now, out) {
+                return;
+            }
+        }
+    }
+
+    /// Ends the run on this node: no further round can be decided with it.
+    fn stop(&mut self, error: RoundError, out: &mut Outbox<Effect>) {
+        if self.stopped.is_some() {
+            return;
+        }
+        self.discard(out);
+        let waits = self.mine.take().is_some();
+        self.stopped = Some(error.clone());
+        if waits {
+            out.push(Effect::Fail(error));
+        }
+    }
+
+    fn discard(&mut self, out: &mut Outbox<Effect>) {
+        if let Some(open) = self.current.as_mut().and_then(|current| current.open.take()) {
+            out.push(Effect::Discard(open.plan.attempt.ballot));
+        }
+    }
+
+    /// The others went on without this node.
+    fn resign(&mut self, out: &mut Outbox<Effect>) {
+        self.discard(out);
+        (self.history, self.current) = (None, None);
+        self.early.clear();
+        self.joiners.clear();
+        self.leaving.clear();
+        self.dead.clear();
+        if self.waiting.take().is_some() {
+            out.push(Effect::Waiting(None));
+        }
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let (enough, grace) = (self.alive_are_enough(), self.settings.grace);
+        let Some(current) = &mut self.current else { return };
+        current.follow_until.take_if(|until| now >= *until);
+        current.promise_by.take_if(|until| now >= *until);
+        current.grace_over |= current.begun.is_some_and(|begun| now >= begun.after(grace));
+        let broken = current.open.as_mut().and_then(|open| open.broken.take_if(|(_, deadline)| now >= *deadline));
+        if let Some((node, _)) = broken {
+            self.ask_for_another_attempt(node, out);
+        }
+        let Some(current) = &mut self.current else { return };
+        if current.give_up.take_if(|deadline| now >= *deadline).is_none() {
+            return;
+        }
+        if !enough {
+            // Waiting for a quorum has no end but the quorum's return, or the operator's word.
+            current.give_up = Some(now.after(self.settings.round_timeout));
+            return;
+        }
+        let waiting_for = self.missing().into_iter().collect();
+        let error = RoundError::TimedOut { round: self.place().round, after: self.settings.round_timeout, waiting_for };
+        self.stop(error, out);
+    }
+
+    /// Whose data or decision is missing: data first, then what a leader or a member waits for.
+    fn missing(&self) -> BTreeSet<NodeId> {
+        let Some(current) = &self.current else { return BTreeSet::new() };
+        let data = current.open.as_ref().map(Open::missing).unwrap_or_default();
+        match &current.leading {
+            _ if !data.is_empty() => data,
+            Some(leading) if leading.proposal().is_some() => leading.missing().collect(),
+            _ => self.leader().into_iter().filter(|leader| *leader != self.me()).collect(),
+        }
+    }
+
+    fn broadcast(&self, to: impl IntoIterator<Item = NodeId>, message: &Message, out: &mut Outbox<Effect>) {
+        for to in to.into_iter().filter(|to| *to != self.me()) {
+            self.send(to, message.clone(), out);
+        }
+    }
+
+    fn send(&self, to: NodeId, message: Message, out: &mut Outbox<Effect>) {
+        self.send_from(self.place(), to, message, out);
+    }
+
+    fn send_from(&self, place: Place, to: NodeId, message: Message, out: &mut Outbox<Effect>) {
+        out.push(Effect::Send { to, frame: self.settings.identity.frame(place, message) });
+    }
+
+    /// The lowest ballot of the round, which needs no promises.
+    fn first_ballot(&self) -> Option<Ballot> {
+        self.history.as_ref().map(|history| first_ballot(&history.view))
     }
 }

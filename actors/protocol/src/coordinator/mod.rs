@@ -21,6 +21,6 @@ mod plan;
 
 pub use error::RoundError;
 pub use events::{Effect, In, Settings};
-pub use machine::Coordinator;
+pub use machine::{BROKEN_ATTEMPTS_MAX, Coordinator, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT, STREAM_BROKEN_WAIT};
 pub use outcome::{Outcome, Proposal, RoundKind, Terms};
 pub use plan::{Attempt, Holders, Move, Plan, Publication, Published, losses};

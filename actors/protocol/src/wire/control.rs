@@ -217,11 +217,6 @@ pub enum RefusalReason {
         /// What the other expects, for a person.
         other_terms: String,
     },
-    /// A member was lost.
-    MemberLost {
-        /// Who.
-        node: NodeId,
-    },
     /// All holders of some shards were lost, and `on_momentum_loss` is `stop`.
     MomentumLost {
         /// How many shards.
