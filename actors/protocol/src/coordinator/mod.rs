@@ -24,3 +24,7 @@ pub use events::{Effect, In, Settings};
 pub use machine::{BROKEN_ATTEMPTS_MAX, Coordinator, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT, STREAM_BROKEN_WAIT};
 pub use outcome::{Outcome, Proposal, RoundKind, Terms};
 pub use plan::{Attempt, Holders, Move, Plan, Publication, Published, losses};
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests;
