@@ -145,7 +145,8 @@ impl Coordinator {
             let new = self.joiners.values().filter(|joiner| !participants.contains(&joiner.id) && !self.is_dead(joiner));
             members.extend(new.take(room).cloned());
         }
-        let changed = !members.iter().eq(history.view.members());
+        // Also where the same members make it up: one that was left out and admitted again is not ready twice.
+        let changed = !members.iter().eq(history.view.members()) || members.iter().any(|member| !participants.contains(&member.id));
         let epoch = if changed { Epoch(history.view.epoch().0 + 1) } else { history.view.epoch() };
         View::new(epoch, members).ok()
     }

@@ -57,6 +57,7 @@ pub struct World {
     pub nodes: BTreeMap<NodeId, Node>,
     pub oracle: Oracle,
     pub seed: u64,
+    looks_at: Option<u64>,
     pub now: u64,
     pub random: Random,
     pub schedule: Schedule,
@@ -82,6 +83,7 @@ impl World {
             nodes: BTreeMap::new(),
             oracle: Oracle::default(),
             seed,
+            looks_at: None,
             now: 0,
             random: Random(seed),
             schedule,
@@ -125,6 +127,18 @@ impl World {
     fn later(&mut self, event: Event, delay_max: u64) {
         let at = self.now + 1 + self.random.below(delay_max);
         self.at(at, event);
+    }
+
+    fn look_later(&mut self, delay_max: u64) {
+        self.look_by(self.now + 1 + delay_max);
+    }
+
+    /// One look at a time is on its way.
+    fn look_by(&mut self, at: u64) {
+        if self.looks_at.is_none_or(|planned| planned <= self.now || at < planned) {
+            self.looks_at = Some(at);
+            self.at(at, Event::Look);
+        }
     }
 
     fn tell_later(&mut self, id: NodeId, event: In, delay_max: u64) {
@@ -224,10 +238,24 @@ impl World {
         for effect in out.take() {
             if std::env::var("TRACE").is_ok() {
                 match &effect {
-                    Effect::Send { to, frame: Frame::V1 { header, message } } => eprintln!("{} {id} -> {to} r{} b{}.{} {}", self.now, header.round.0, header.ballot.counter, header.ballot.node.0, format!("{message:?}").chars().take(300).collect::<String>()),
-                    Effect::Open(plan) => eprintln!("{} {id} OPEN {:?} C{:?} A{:?}", self.now, plan.attempt, plan.contributors, plan.participants),
+                    Effect::Send { to, frame: Frame::V1 { header, message } } => eprintln!(
+                        "{} {id} -> {to} r{} b{}.{} {}",
+                        self.now,
+                        header.round.0,
+                        header.ballot.counter,
+                        header.ballot.node.0,
+                        format!("{message:?}").chars().take(300).collect::<String>()
+                    ),
+                    Effect::Open(plan) => {
+                        eprintln!("{} {id} OPEN {:?} C{:?} A{:?}", self.now, plan.attempt, plan.contributors, plan.participants)
+                    }
                     Effect::Publish(p) => eprintln!("{} {id} PUBLISH {:?} -> {:?} moves {:?}", self.now, p.attempt, p.receivers, p.moves),
-                    Effect::Apply { attempt, outcome, drained } => eprintln!("{} {id} APPLY {attempt:?} {drained} {:?} next {:?}", self.now, outcome.contributors, outcome.view.ids().collect::<Vec<_>>()),
+                    Effect::Apply { attempt, outcome, drained } => eprintln!(
+                        "{} {id} APPLY {attempt:?} {drained} {:?} next {:?}",
+                        self.now,
+                        outcome.contributors,
+                        outcome.view.ids().collect::<Vec<_>>()
+                    ),
                     other => eprintln!("{} {id} {other:?}", self.now),
                 }
             }
@@ -254,7 +282,7 @@ impl World {
                 let lost = node.apply(attempt, &outcome, self.schedule);
                 self.check(id, &outcome, &lost);
                 if self.nodes.values().any(|node| node.alive && !outcome.view.contains(node.member.id)) {
-                    self.later(Event::Look, DETECTION_MAX);
+                    self.look_later(DETECTION_MAX);
                 }
                 self.train_later(id);
             }
@@ -273,7 +301,7 @@ impl World {
         for other in self.others(id) {
             self.tell_later(other, In::Lost(id, incarnation), DETECTION_MAX);
         }
-        self.later(Event::Look, 2 * DETECTION_MAX);
+        self.look_later(2 * DETECTION_MAX);
     }
 
     fn others(&self, id: NodeId) -> Vec<NodeId> {
@@ -351,7 +379,7 @@ impl World {
                 let node = Node::new(id, self.incarnations, self.schedule, self.replicas, self.quorum);
                 self.nodes.insert(id, node);
                 self.train_later(id);
-                self.later(Event::Look, DETECTION_MAX);
+                self.look_later(DETECTION_MAX);
             }
             Fault::Pause(id, span) if self.is_up(id) => {
                 let node = self.nodes.get_mut(&id).unwrap();
@@ -359,7 +387,7 @@ impl World {
                 if span > DETECTION_MAX {
                     self.gone(id);
                 }
-                self.at(self.now + span + 1, Event::Look);
+                self.look_by(self.now + span + 1);
             }
             Fault::Drain(id) if self.is_up(id) => {
                 self.nodes.get_mut(&id).unwrap().draining = true;
@@ -370,7 +398,7 @@ impl World {
             Fault::Cut(group) => self.cut(group),
             Fault::Heal => {
                 self.cut = None;
-                self.later(Event::Look, DELAY_MAX);
+                self.look_later(DELAY_MAX);
             }
             _ => {}
         }
@@ -409,8 +437,7 @@ impl World {
                 self.feed(*id, In::Resign);
             }
         }
-        let candidates: Vec<Member> =
-            ids.iter().filter(|id| self.is_candidate(**id)).map(|id| self.nodes[id].member.clone()).collect();
+        let candidates: Vec<Member> = ids.iter().filter(|id| self.is_candidate(**id)).map(|id| self.nodes[id].member.clone()).collect();
         for one in &ids {
             let near = candidates.iter().filter(|candidate| self.connected(*one, candidate.id)).cloned().collect();
             self.tell_later(*one, In::Joiners { epoch: view.epoch(), members: near }, DELAY_MAX);
@@ -422,7 +449,7 @@ impl World {
             }
         }
         if !candidates.is_empty() {
-            self.later(Event::Look, DETECTION_MAX);
+            self.look_later(DETECTION_MAX);
         }
     }
 }
