@@ -228,5 +228,5 @@ impl Ballots {
     }
 }
 
-#[cfg(any())]
+#[cfg(test)]
 mod tests;
