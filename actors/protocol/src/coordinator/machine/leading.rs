@@ -122,7 +122,14 @@ impl Coordinator {
         self.propose_own(ballot, terms, contributors, participants, out);
     }
 
-    fn propose_own(&mut self, ballot: Ballot, terms: Terms, contributors: Vec<NodeId>, participants: Vec<NodeId>, out: &mut Outbox<Effect>) {
+    fn propose_own(
+        &mut self,
+        ballot: Ballot,
+        terms: Terms,
+        contributors: Vec<NodeId>,
+        participants: Vec<NodeId>,
+        out: &mut Outbox<Effect>,
+    ) {
         match self.compose(ballot, terms, contributors, participants) {
             Some(Ok(proposal)) => self.propose(proposal, out),
             Some(Err(shards)) => self.abandon(RefusalReason::MomentumLost { shards }, out),
