@@ -183,7 +183,7 @@ impl Simulation {
                 self.poll(to);
                 self.feed(to, In::KnockRefused(NodeId(by)));
             }
-            Event::Arrival { from, to, bytes } if !self.is_broken(from, to) => {
+            Event::Arrival { from, to, bytes } if !self.broken.contains(&pair(from, to)) => {
                 node.heard.insert(from);
                 self.feed(to, In::Datagram { from: NodeId(from), bytes });
             }
