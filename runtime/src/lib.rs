@@ -28,6 +28,7 @@ mod error;
 pub mod launcher;
 mod node;
 mod runtime;
+pub mod sampler;
 pub mod tensors;
 pub mod transport;
 mod worker;

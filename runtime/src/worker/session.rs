@@ -4,6 +4,7 @@
 use super::report::{Buffers, StepReport, Synchronized};
 use crate::error::{GradientError, StepError, SynchronizeError};
 use crate::node::Node;
+use crate::sampler::SharedProgress;
 use crate::tensors::{elements, zero};
 use slowmo_actors::ExchangeError;
 use slowmo_actors::buffers::{Assembled, Buffer, Frozen};
@@ -11,7 +12,8 @@ use slowmo_actors::ports::device::{Device, FreezeError, TensorError, Tensors};
 use slowmo_actors::worker::{ExchangeRequest, Exchanged, WorkerMessage};
 use slowmo_protocol::aggregator::{Request, Task};
 use slowmo_protocol::algorithm::{Base, BufferStrategy};
-use slowmo_protocol::ident::{Round, Step};
+use slowmo_protocol::coordinator::RoundKind;
+use slowmo_protocol::ident::Step;
 use slowmo_protocol::mean;
 use slowmo_protocol::schedule::{Due, Exchange, due};
 use std::sync::Arc;
@@ -31,6 +33,9 @@ pub struct Session {
     /// The numerators of the last gossip, where the push-sum weight is not 1.
     biased: Option<(Arc<Assembled>, f64)>,
     averaged_gradients: bool,
+    /// This node was passed over: parameters wait for it, to be taken at the next step whatever is due.
+    passed_over: bool,
+    sampler: Option<SharedProgress>,
     /// An exchange was asked for and its result not taken yet.
     waiting: bool,
 }
@@ -53,7 +58,17 @@ pub struct Pending {
 impl Session {
     /// A worker before its first call.
     pub fn new(node: Arc<Node>, index: usize) -> Self {
-        Self { node, index, step: Step(0), sizes: None, biased: None, averaged_gradients: false, waiting: false }
+        Self {
+            node,
+            index,
+            step: Step(0),
+            sizes: None,
+            biased: None,
+            averaged_gradients: false,
+            passed_over: false,
+            sampler: None,
+            waiting: false,
+        }
     }
 
     /// Sends the founding request.
@@ -85,14 +100,16 @@ impl Session {
         let sizes = Sizes { parameters: elements(parameters)?, model: elements(&*buffers.model)?, optimizer };
         self.device().write_back(&exchanged.values, 0, 1.0, parameters)?;
         self.device().write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model)?;
-        if optimizer > 0 {
+        // A joiner's first round may be a plain average, which the optimizer's buffers do not travel with: they start afresh.
+        if optimizer > 0 && exchanged.values.covers(sizes.parameters + sizes.model + optimizer) {
             self.device().write_back(&exchanged.values, sizes.parameters + sizes.model, 1.0, buffers.optimizer)?;
         }
         self.sizes = Some(sizes);
-        let node_rank = exchanged.members.binary_search(&self.node.id()).unwrap_or(0);
-        let round = exchanged.round.map_or(0, |round| round.next().0);
+        self.step = exchanged.next_step;
+        self.follow(&exchanged);
+        let round = exchanged.outcome.as_ref().map_or(0, |outcome| outcome.round.next().0);
         let (nodes, workers, worker) = (exchanged.members.len(), self.node.workers(), self.index);
-        Ok(Synchronized { nodes, node_rank, workers, worker, round, step: self.step.0 })
+        Ok(Synchronized { nodes, node_rank: self.rank(&exchanged), workers, worker, round, step: self.step.0 })
     }
 
     /// Checks a step and sends its request; `Ok(Err(report))` if nothing is due.
@@ -109,8 +126,8 @@ impl Session {
         self.check_length("parameters", elements(parameters)?, sizes.parameters)?;
         self.warn_if_gradients_were_not_averaged();
         let due = due(&self.node.settings().algorithm, self.step);
-        if due == Due::NOTHING {
-            return Ok(Err(self.completed(due, 1.0, None, 0)));
+        if due == Due::NOTHING && !self.passed_over {
+            return Ok(Err(self.completed(due)));
         }
         let total = self.total(due, sizes);
         self.check_buffers(due, sizes, buffers)?;
@@ -133,14 +150,53 @@ impl Session {
         self.waiting = false;
         let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped)).map_err(|error| StepError::Exchange { step, error })?;
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
-        let Exchanged { values, weight, round, contributors, .. } = exchanged;
-        self.device().write_back(&values, 0, weight, parameters)?;
-        if matches!(due.exchange, Exchange::Average | Exchange::SlowRound) {
-            self.device().write_back(&values, sizes.parameters, 1.0, buffers.model)?;
+        let weight = exchanged.weight;
+        self.device().write_back(&exchanged.values, 0, weight, parameters)?;
+        // Averaged buffers travel with every decided round of parameters, also one that this node was passed over in.
+        if exchanged.outcome.is_some() {
+            self.device().write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model)?;
         }
-        self.write_optimizer(due, sizes, &values, buffers)?;
-        self.biased = (weight as f32 != 1.0).then_some((values, weight));
-        Ok(self.completed(due, weight, round, contributors))
+        let due = exchanged.outcome.as_ref().map_or(due, |outcome| taken(due, outcome.terms.kind));
+        self.write_optimizer(due, sizes, &exchanged.values, buffers)?;
+        self.biased = (weight as f32 != 1.0).then(|| (Arc::clone(&exchanged.values), weight));
+        Ok(self.exchanged(due, &exchanged))
+    }
+
+    /// The report of an exchange; the step goes on where the outcome says.
+    fn exchanged(&mut self, due: Due, exchanged: &Exchanged) -> StepReport {
+        self.passed_over = false;
+        self.follow(exchanged);
+        let step = exchanged.next_step.0.saturating_sub(1);
+        let caught_up = step != self.step.0;
+        self.step = exchanged.next_step;
+        StepReport {
+            step,
+            exchange: due.exchange,
+            slow_step: due.takes_slow_step(),
+            round: exchanged.outcome.as_ref().map(|outcome| outcome.round.0),
+            contributors: exchanged.contributors,
+            weight: exchanged.weight,
+            nodes: exchanged.members.len(),
+            node_rank: self.rank(exchanged),
+            caught_up,
+            drained: exchanged.drained,
+        }
+    }
+
+    fn rank(&self, exchanged: &Exchanged) -> usize {
+        exchanged.members.binary_search_by_key(&self.node.id(), |member| member.id).unwrap_or(0)
+    }
+
+    /// Shares the progress of the samples with this worker: it travels with every contribution.
+    pub fn attach(&mut self, sampler: SharedProgress) {
+        self.sampler = Some(sampler);
+    }
+
+    /// Hands a decided round to the sampler.
+    fn follow(&mut self, exchanged: &Exchanged) {
+        if let (Some(sampler), Some(outcome)) = (&self.sampler, &exchanged.outcome) {
+            sampler.decided(outcome, &exchanged.members_before, &exchanged.members);
+        }
     }
 
     /// Takes the node's mean over its workers; then, with base `all_reduce`, sends the request for the mean over all nodes.
@@ -170,7 +226,15 @@ impl Session {
         gradients: &mut dyn Tensors,
     ) -> Result<(), GradientError> {
         self.waiting = false;
-        let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped))?;
+        let exchanged = match exchanged.unwrap_or(Err(ExchangeError::Stopped)) {
+            Err(ExchangeError::PassedOver) => {
+                // The gradients stay the node's own mean: the parameters that they would change are about to be replaced.
+                self.passed_over = true;
+                return Ok(());
+            }
+            exchanged => exchanged?,
+        };
+        self.follow(&exchanged);
         Ok(self.device().write_back(&exchanged.values, 0, 1.0, gradients)?)
     }
 
@@ -191,7 +255,8 @@ impl Session {
         let (reply, answer) = oneshot::channel();
         // Worker 0's values stand for the node: the workers of a node hold the same parameters.
         let frozen = frozen.filter(|_| self.index == 0);
-        self.node.tell_worker(self.index, WorkerMessage::Exchange(ExchangeRequest { request, parameters, frozen, reply }));
+        let samples = self.sampler.as_ref().filter(|_| self.index == 0).and_then(SharedProgress::now);
+        self.node.tell_worker(self.index, WorkerMessage::Exchange(ExchangeRequest { request, parameters, frozen, samples, reply }));
         answer
     }
 
@@ -274,16 +339,29 @@ impl Session {
         match self.node.settings().algorithm.buffers {
             BufferStrategy::Maintain => Ok(()),
             BufferStrategy::Reset => zero(buffers.optimizer),
-            BufferStrategy::Average if averaged => self.device().write_back(values, sizes.parameters + sizes.model, 1.0, buffers.optimizer),
+            BufferStrategy::Average if averaged && values.covers(sizes.parameters + sizes.model + sizes.optimizer) => {
+                self.device().write_back(values, sizes.parameters + sizes.model, 1.0, buffers.optimizer)
+            }
             BufferStrategy::Average => Ok(()),
         }
     }
 
-    fn completed(&mut self, due: Due, weight: f64, round: Option<Round>, contributors: usize) -> StepReport {
+    /// The report of a step after which nothing was due.
+    fn completed(&mut self, due: Due) -> StepReport {
         let step = self.step.0;
         self.step = Step(step + 1);
-        let (exchange, slow_step) = (due.exchange, due.takes_slow_step());
-        StepReport { step, exchange, slow_step, round: round.map(|round| round.0), contributors, weight }
+        StepReport {
+            step,
+            exchange: due.exchange,
+            slow_step: false,
+            round: None,
+            contributors: 0,
+            weight: 1.0,
+            nodes: 0,
+            node_rank: 0,
+            caught_up: false,
+            drained: false,
+        }
     }
 
     fn device(&self) -> &dyn Device {
@@ -296,6 +374,15 @@ impl Session {
         if expected && !self.averaged_gradients && self.step.0 < 2 {
             tracing::warn!(worker = self.index, "average_gradients was not called before step: the workers train apart");
         }
+    }
+}
+
+/// What was done, where the node was passed over and got another round than the one that was due here.
+fn taken(due: Due, kind: RoundKind) -> Due {
+    match kind {
+        RoundKind::Slow => Due { exchange: Exchange::SlowRound, whole_slow_step: false },
+        RoundKind::Average if due.exchange != Exchange::Average => Due { exchange: Exchange::Average, whole_slow_step: false },
+        _ => due,
     }
 }
 
