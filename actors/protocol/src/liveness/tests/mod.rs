@@ -1,6 +1,7 @@
 //! How fast the dead are found, and that the living are not: measured over many seeds, and printed.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
+mod events;
 mod simulation;
 
 use crate::time::{Instant, Span};
@@ -48,7 +49,7 @@ fn detection(count: u64, runs: u64, network: Network, stop: bool) -> Vec<f64> {
 
 #[test]
 fn a_killed_process_is_found_by_its_hosts_refusal() {
-    for count in [2, 3, 8, 16] {
+    for count in [2, 3, 8, 16, 24] {
         let (_, _, max) = report(&format!("killed, {count} nodes"), detection(count, 60, Network::default(), false));
         assert!(max < 300.0);
     }
