@@ -101,7 +101,7 @@ impl Shell {
 /// Keeps the way to a peer full.
 fn saturate(transport: Arc<dyn Transport>, to: NodeId) -> JoinHandle<()> {
     tokio::spawn(async move {
-        let chunk = pattern(1 << 18, 0);
+        let chunk = pattern(1 << 20, 0);
         let Ok(mut sender) = transport.open_bulk(to, Bytes::new()).await else { return };
         while sender.send(chunk.clone()).await.is_ok() {}
     })
@@ -126,9 +126,14 @@ async fn nobody_is_buried_alive_behind_a_saturated_slow_link() {
     for (from, transport) in transports.iter().enumerate() {
         bulk.extend(members.iter().filter(|to| to.0 != from as u64).map(|to| saturate(transport.clone(), *to)));
     }
-    assert_eq!(timeout(Duration::from_secs(4), told.recv()).await.ok(), None, "nobody is down");
-    let waits = transports[0].round_trip(NodeId(1)).unwrap();
-    assert!(waits >= Duration::from_millis(100), "{waits:?}: the link is full");
+    let mut waits = Vec::new();
+    for _ in 0..40 {
+        assert_eq!(timeout(Duration::from_millis(100), told.recv()).await.ok(), None, "nobody is down");
+        waits.extend(transports[0].round_trip(NodeId(1)));
+    }
+    waits.sort();
+    println!("the queue before the link: p50 {:?}, max {:?}", waits[20], waits[39]);
+    assert!(waits[20] >= Duration::from_millis(80), "{waits:?}: the link is full");
     bulk.into_iter().chain(shells).for_each(|task| task.abort());
 }
 

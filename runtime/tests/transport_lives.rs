@@ -210,7 +210,8 @@ async fn control_is_quick_while_bulk_saturates() {
         times.push(begun.elapsed());
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    (sending.abort(), reading.abort());
+    sending.abort();
+    reading.abort();
     times.sort();
     println!("control while bulk saturates: p50 {:?}, p99 {:?}", times[50], times[98]);
     assert!(times[90] < Duration::from_millis(100), "{:?}", times[90]);
