@@ -81,7 +81,7 @@ async fn receive(
         // Given up: the sender is gone or late.
         let Ok(arrived) = stream.await else { continue };
         let Bulk::Gossip { weight, scale, .. } = arrived.content else { continue };
-        if weight.is_finite() && weight > 0.0 && scale.is_finite() && arrived.header.round == plan.place.round {
+        if weight.is_finite() && weight > 0.0 && scale.is_finite() && is_of(plan, &arrived) {
             incoming.push(Incoming { from, weight, scale, arrived });
         }
     }
@@ -94,6 +94,11 @@ async fn receive(
             (Vec::new(), kept.unwrap_or_default())
         }
     }
+}
+
+fn is_of(plan: &Plan, arrived: &Arrived) -> bool {
+    let (header, place) = (&arrived.header, &plan.place);
+    (header.lineage, header.epoch, header.round) == (place.lineage, place.epoch, place.round)
 }
 
 async fn mix(context: &NodeContext, plan: &Plan, frozen: &Frozen, incoming: &mut [Incoming]) -> Result<Assembled, BulkError> {

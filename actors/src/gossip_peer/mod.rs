@@ -109,10 +109,10 @@ impl GossipPeerState {
         }
     }
 
-    /// Before the view is formed here, nobody else can be past the founding round, which waits for all: such a stream is dropped.
+    /// A peer may have heard of a decided round, and of its view, before this node: its stream waits here.
     fn deliver(&mut self, arrived: Arrived) {
         let Bulk::Gossip { step, .. } = arrived.content else { return };
-        let (header, admitted) = (arrived.header, self.machine.as_ref().is_some_and(|machine| machine.admits(&arrived.header)));
+        let (header, admitted) = (arrived.header, self.machine.as_ref().is_none_or(|machine| machine.admits(&arrived.header)));
         if !admitted || !self.streams.deliver((header.round, step, header.sender), arrived) {
             tracing::warn!(from = %header.sender, %step, round = header.round.0, "gossip stream refused");
         }

@@ -191,11 +191,11 @@ impl GossipPeer {
         self.left_when_acknowledged(out);
     }
 
-    /// Whether a gossip stream of this header is of this view and of no round that is over. A peer may be several rounds ahead
-    /// of this machine, which hears of rounds only when it gossips.
+    /// Whether a gossip stream of this header is of no round that is over, and of this view, or of a later one that this node
+    /// has not heard of yet. A peer may be several rounds ahead of this machine, which hears of rounds only when it gossips.
     #[must_use]
     pub fn admits(&self, header: &Header) -> bool {
-        header.round >= self.round && self.is_of_view(header)
+        header.round >= self.round && (self.is_of_view(header) || header.epoch > self.epoch)
     }
 
     /// Push-sum weight that was sent and not acknowledged yet.
