@@ -93,6 +93,24 @@ impl ShardMap {
         self.holders(shard).first().copied()
     }
 
+    /// Who acts as the shard's owner while only some nodes are alive: its first live holder; `None` if none lives.
+    #[must_use]
+    pub fn acting_owner(&self, shard: ShardId, alive: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        self.holders(shard).iter().copied().find(|holder| alive(*holder))
+    }
+
+    /// Holders of this map that do not hold the shard under `before`, by shard ascending, in rank order; shards without any
+    /// are left out. This is what moves when the view changes.
+    pub fn gained<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (ShardId, Vec<NodeId>)> + 'a {
+        self.holders.iter().enumerate().filter_map(move |(index, holders)| {
+            // At most `SHARDS_MAX` shards, which fits.
+            let shard = ShardId(index as u32);
+            let held = before.holders(shard);
+            let new: Vec<NodeId> = holders.iter().copied().filter(|holder| !held.contains(holder)).collect();
+            (!new.is_empty()).then_some((shard, new))
+        })
+    }
+
     /// The shards that `node` owns, ascending.
     pub fn owned_by(&self, node: NodeId) -> impl Iterator<Item = ShardId> + '_ {
         self.matching(move |holders| holders.first() == Some(&node))
