@@ -9,14 +9,14 @@
 //! proposer                          acceptors
 //!    | prepare(b)      ───────────▶    |   skipped for the first ballot
 //!    | ◀───────────  Promise { accepted } | Stale
-//!    | propose(b, v)   ───────────▶    |   v: the accepted value of the highest ballot, else one's own
+//!    | propose(b, v)   ───────────▶    |   v: what an earlier ballot may have chosen, else one's own
 //!    | ◀───────────  accepted | Stale  |
-//!    | decided once a quorum accepted  |
+//!    | decided once all voters of v accepted: a quorum
 //! ```
 
 use crate::ident::{Ballot, NodeId};
 use crate::view::View;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Largest counter of a ballot that is looked at; keeps a corrupt one from exhausting the counters.
 pub const BALLOT_COUNTER_MAX: u64 = 1 << 48;
@@ -104,23 +104,33 @@ impl<V: Clone> Acceptor<V> {
     }
 }
 
+/// A value under vote.
+pub trait Motion: Clone {
+    /// The acceptors that must all accept it before it is chosen; a quorum.
+    fn voters(&self) -> &[NodeId];
+    /// Whether an earlier ballot may have chosen it, so that its proposer had no choice.
+    fn is_inherited(&self) -> bool;
+}
+
 /// One attempt to decide: the votes gathered under one ballot.
+///
+/// A motion is chosen when all its voters accepted it: whoever accepts holds data that the others rely on. So a voter that
+/// promises without having accepted proves that the motion was not chosen, and a proposer is bound only where nobody does:
+/// to the motion of the highest ballot that was reported, if all its voters that promised accepted it, or if that motion was
+/// itself inherited (an earlier ballot may have chosen it, with other voters).
 #[derive(Clone, Debug)]
-pub struct Proposer<V> {
+pub struct Proposer<M> {
     ballot: Ballot,
-    view: View,
-    promised: BTreeSet<NodeId>,
-    strongest: Option<(Ballot, V)>,
-    proposal: Option<V>,
+    promised: BTreeMap<NodeId, Option<(Ballot, M)>>,
+    proposal: Option<M>,
     accepted: BTreeSet<NodeId>,
 }
 
-impl<V: Clone> Proposer<V> {
-    /// An attempt under `ballot` among the members of `view`.
+impl<M: Motion> Proposer<M> {
+    /// An attempt under `ballot`.
     #[must_use]
-    pub fn new(ballot: Ballot, view: &View) -> Self {
-        let (promised, accepted) = (BTreeSet::new(), BTreeSet::new());
-        Self { ballot, view: view.clone(), promised, strongest: None, proposal: None, accepted }
+    pub fn new(ballot: Ballot) -> Self {
+        Self { ballot, promised: BTreeMap::new(), proposal: None, accepted: BTreeSet::new() }
     }
 
     /// The ballot of this attempt.
@@ -129,55 +139,58 @@ impl<V: Clone> Proposer<V> {
         self.ballot
     }
 
-    /// Counts a promise. Those of other ballots, of strangers, and second ones change nothing.
-    pub fn promise(&mut self, from: NodeId, promise: Promise<V>) {
-        if promise.ballot != self.ballot || !self.view.contains(from) || !self.promised.insert(from) {
-            return;
-        }
-        let known = self.strongest.as_ref().map(|(ballot, _)| *ballot);
-        if promise.accepted.as_ref().map(|(ballot, _)| *ballot) > known {
-            self.strongest = promise.accepted;
+    /// Counts a member's promise. One of another ballot, and a second one, change nothing.
+    pub fn promise(&mut self, from: NodeId, promise: Promise<M>) {
+        if promise.ballot == self.ballot {
+            self.promised.entry(from).or_insert(promise.accepted);
         }
     }
 
-    /// Whether a value may be proposed: a quorum promised, or nobody needs to.
+    /// Who promised, ascending.
+    pub fn promised(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.promised.keys().copied()
+    }
+
+    /// The motion that this attempt must propose, as far as the promises tell; complete once a quorum promised.
     #[must_use]
-    pub fn may_propose(&self) -> bool {
-        self.ballot == first_ballot(&self.view) || self.view.is_quorum(self.promised.iter().copied())
+    pub fn bound_to(&self) -> Option<&M> {
+        let reports = self.promised.values().flatten();
+        let (highest, motion) = reports.max_by_key(|(ballot, _)| *ballot)?;
+        let accepted = |voter: &NodeId| match self.promised.get(voter) {
+            Some(report) => report.as_ref().is_some_and(|(ballot, _)| ballot == highest),
+            None => true,
+        };
+        (motion.is_inherited() || motion.voters().iter().all(accepted)).then_some(motion)
     }
 
-    /// The value that a promise obliges this attempt to propose, as far as is known.
+    /// Fixes what is proposed; the first call counts.
+    pub fn propose(&mut self, motion: M) -> &M {
+        self.proposal.get_or_insert(motion)
+    }
+
+    /// What was proposed.
     #[must_use]
-    pub fn bound_to(&self) -> Option<&V> {
-        self.strongest.as_ref().map(|(_, value)| value)
-    }
-
-    /// The value to propose, fixed by the first call that returns one: what was accepted under the highest ballot, else
-    /// `own`. `None` while a quorum of promises is missing.
-    pub fn propose(&mut self, own: impl FnOnce() -> V) -> Option<&V> {
-        if self.proposal.is_none() && self.may_propose() {
-            self.proposal = Some(self.bound_to().cloned().unwrap_or_else(own));
-        }
+    pub fn proposal(&self) -> Option<&M> {
         self.proposal.as_ref()
     }
 
-    /// Counts a member's acceptance under `ballot`. Those of other ballots and of strangers change nothing.
-    pub fn accept(&mut self, from: NodeId, ballot: Ballot) {
-        if ballot == self.ballot && self.view.contains(from) {
+    /// Counts a voter's acceptance.
+    pub fn accept(&mut self, from: NodeId) {
+        if self.proposal.as_ref().is_some_and(|motion| motion.voters().contains(&from)) {
             self.accepted.insert(from);
         }
     }
 
-    /// The decided value, once a quorum accepted the proposal.
-    #[must_use]
-    pub fn decided(&self) -> Option<&V> {
-        let quorum = self.view.is_quorum(self.accepted.iter().copied());
-        self.proposal.as_ref().filter(|_| quorum)
+    /// Voters that have not accepted yet, ascending.
+    pub fn missing(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let voters = self.proposal.iter().flat_map(|motion| motion.voters().iter().copied());
+        voters.filter(|voter| !self.accepted.contains(voter))
     }
 
-    /// Members that have not accepted yet, ascending.
-    pub fn missing(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.view.ids().filter(|id| !self.accepted.contains(id))
+    /// The chosen motion, once all its voters accepted it.
+    #[must_use]
+    pub fn chosen(&self) -> Option<&M> {
+        self.proposal.as_ref().filter(|motion| motion.voters().iter().all(|voter| self.accepted.contains(voter)))
     }
 }
 
@@ -200,6 +213,12 @@ impl Ballots {
         if ballot.counter <= BALLOT_COUNTER_MAX {
             self.highest = self.highest.max(ballot);
         }
+    }
+
+    /// The highest ballot seen so far.
+    #[must_use]
+    pub fn highest(&self) -> Ballot {
+        self.highest
     }
 
     /// The next ballot of this node. Never [`first_ballot`]: that one is used at the start, by its owner only.

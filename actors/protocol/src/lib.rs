@@ -27,6 +27,7 @@ pub mod machine;
 pub mod mean;
 pub mod membership;
 pub mod outer;
+pub mod policy;
 pub mod push_sum;
 pub mod sampler;
 pub mod schedule;

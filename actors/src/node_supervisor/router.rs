@@ -48,7 +48,7 @@ fn control(context: &NodeContext, from: NodeId, frame: &Bytes, credit: Credit, d
         return;
     }
     match message {
-        Message::Hello(_) | Message::Found { .. } | Message::Leave => {
+        Message::Hello(_) | Message::Found { .. } | Message::Leave { .. } | Message::Join | Message::Refused(_) => {
             context.actors.tell_membership(MembershipMessage::Frame(header, message, credit));
         }
         Message::GossipMixed { .. } | Message::GossipRefused { .. } => {

@@ -23,16 +23,16 @@ pub enum RoundError {
         /// What the other expects.
         other_terms: String,
     },
-    /// A member of the fixed view is gone.
-    #[error("{round} cannot be decided: {node} is gone; restart the run on the remaining nodes")]
-    MemberLost {
+    /// All holders of some shards were lost between two rounds, and `on_momentum_loss` is `stop`.
+    #[error("{round} was abandoned: all holders of {shards} shards are lost, and with them their slow momentum; restart from a checkpoint, or run with on_momentum_loss = reset or more replicas")]
+    MomentumLost {
         /// Which round.
         round: Round,
-        /// Who.
-        node: NodeId,
+        /// How many shards.
+        shards: u32,
     },
     /// A stream to or from a live member failed.
-    #[error("{round} was abandoned: a stream to or from {node} broke; see that node's log")]
+    #[error("{round} was abandoned: streams to or from {node} broke again and again; see that node's log")]
     StreamBroken {
         /// Which round.
         round: Round,
@@ -60,7 +60,7 @@ impl RoundError {
             RefusalReason::TermsDiffer { one, one_terms, other, other_terms } => {
                 Self::TermsDiffer { round, one, one_terms, other, other_terms }
             }
-            RefusalReason::MemberLost { node } => Self::MemberLost { round, node },
+            RefusalReason::MomentumLost { shards } => Self::MomentumLost { round, shards },
             RefusalReason::StreamBroken { node } => Self::StreamBroken { round, node },
         }
     }

@@ -1,127 +1,129 @@
-//! The machine: opens a round when this node contributes, tells the leader when it holds all it must hold, decides as
-//! leader, applies what was decided. The view is fixed, so a lost member ends the run with an error that names it.
+//! The machine: opens a round when this node contributes or is told to take part, tells the leader when it holds all it must
+//! hold, leads when every lower id is dead, applies what was decided, follows joiners, leavers and deaths into the next view.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `history` | what was decided, and what follows from it: shard maps, next views, losses |
+//! | `open` | the bookkeeping of the attempt under way |
+//! | `leading` | the leader's rules: take-over, whom to wait for, what to propose, when it is decided |
+//! | `voting` | a member's rules: frames, promises, acceptance, decisions |
+//! | `joining` | the rules of a node that is no member yet |
 
+mod history;
+mod joining;
+mod leading;
 mod open;
 mod voting;
 
 use super::error::RoundError;
-use super::outcome::{Outcome, RoundKind, Terms};
-use super::plan::{Attempt, Plan};
-use crate::ballot::{Acceptor, first_ballot};
-use crate::ident::{Ballot, Lineage, NodeId, Round};
-use crate::machine::{Identity, Machine, Outbox, Place};
-use crate::shards::{Layout, ShardMap};
+use super::events::{Effect, In, Settings};
+use super::outcome::{Outcome, Proposal};
+use super::plan::Attempt;
+use crate::ballot::{Acceptor, Ballots, Proposer, first_ballot};
+use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
+use crate::machine::{Machine, Outbox, Place};
 use crate::time::{Instant, Span};
-use crate::view::View;
-use crate::wire::{Frame, Header, Message, RefusalReason};
+use crate::view::{Member, View};
+use crate::wire::{Contributed, Header, Message};
+use history::{History, Maps};
 use open::Open;
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Control frames of the next round that are kept until this node gets there, per member.
 pub const EARLY_FRAMES_PER_MEMBER_MAX: usize = 4;
-/// Layouts whose shard map is kept: those of parameters, gradients and averaged buffers.
-const SHARD_MAPS_MAX: usize = 4;
-
-/// How long a broken stream may go unexplained before its other end is blamed: that end may be about to say that it ended
-/// the round because of another member, or be found gone itself.
-pub const STREAM_BROKEN_WAIT_MAX: Span = Span::from_millis(1_000);
-
-/// What happens to the coordinator.
-#[derive(Clone, Debug)]
-pub enum In {
-    /// This node froze its contribution.
-    Contribute {
-        /// What it expects the round to be.
-        terms: Terms,
-    },
-    /// A control frame of this lineage arrived.
-    Frame {
-        /// Who, where in history.
-        header: Header,
-        /// What.
-        message: Message,
-    },
-    /// This node's own shards are averaged and their publication is handed to the transport.
-    Reduced(Attempt),
-    /// All parameters that `owner` publishes arrived.
-    ParametersHeld(Attempt, NodeId),
-    /// All momentum of `owner` that this node replicates arrived.
-    MomentumHeld(Attempt, NodeId),
-    /// A contributor expects another round than this node.
-    TermsDiffer(Attempt, NodeId, Terms),
-    /// A stream to or from a member failed while the member seems alive.
-    StreamBroken(Attempt, NodeId),
-    /// A member is gone.
-    MemberLost(NodeId),
-    /// Time passed.
-    Tick,
-}
-
-/// What the coordinator asks its shell for.
-#[derive(Clone, Debug)]
-pub enum Effect {
-    /// Send a control frame.
-    Send {
-        /// To whom.
-        to: NodeId,
-        /// What.
-        frame: Frame,
-    },
-    /// Start the data movements of a round.
-    Open(Arc<Plan>),
-    /// Stop the data movements of a ballot and throw their results away.
-    Discard(Ballot),
-    /// Install a decided outcome and release whoever waits for it.
-    Apply(Outcome),
-    /// Release whoever waits with an error; nothing was changed.
-    Fail(RoundError),
-}
-
-/// What a coordinator needs to know at the founding.
-#[derive(Clone, Debug)]
-pub struct Founding {
-    /// This node.
-    pub identity: Identity,
-    /// The founding view.
-    pub view: View,
-    /// The new model history.
-    pub lineage: Lineage,
-    /// `R`: replicas of a shard beside its owner.
-    pub replicas: usize,
-    /// How long a round may take before it is given up.
-    pub round_timeout: Span,
-}
+/// How long a broken stream may go unexplained before the leader is asked for another attempt: its other end may be found
+/// dead, or another attempt may be on its way.
+pub const STREAM_BROKEN_WAIT: Span = Span::from_millis(500);
+/// How often a round is attempted again because a stream between live members broke, before it is given up.
+pub const BROKEN_ATTEMPTS_MAX: u32 = 8;
+/// How long a node that promised another's ballot leaves the lead to it.
+pub const FOLLOW_WAIT: Span = Span::from_millis(500);
 
 /// The SlowMo coordinator of one node.
 #[derive(Clone, Debug)]
 pub struct Coordinator {
-    founding: Founding,
-    round: Round,
-    ballot: Ballot,
-    acceptor: Acceptor<Outcome>,
-    maps: Vec<(u64, Arc<ShardMap>)>,
-    proposed: Option<Outcome>,
+    settings: Settings,
+    history: Option<History>,
+    current: Option<Current>,
+    maps: Maps,
+    /// Values of the rounds that take the slow step: how anchor and momentum are cut.
+    state_elements: Option<u64>,
+    mine: Option<Contributed>,
+    dead: BTreeSet<(NodeId, Incarnation)>,
+    joiners: BTreeMap<NodeId, Member>,
+    leaving: BTreeMap<NodeId, bool>,
+    early: Vec<(Header, Message)>,
+    waiting: Option<String>,
+    stopped: Option<RoundError>,
+}
+
+/// The round that is not decided yet.
+#[derive(Clone, Debug)]
+struct Current {
+    acceptor: Acceptor<Proposal>,
+    ballots: Ballots,
+    /// What is proposed under the promised ballot.
+    proposal: Option<Proposal>,
+    /// The ballot under which this node's acceptance was told.
+    voted: Option<Ballot>,
+    open: Option<Open>,
+    /// Who is known to have contributed what.
+    contributed: BTreeMap<NodeId, Contributed>,
+    /// The leader that was told of this node's contribution.
+    told: Option<NodeId>,
+    leading: Option<Proposer<Proposal>>,
+    /// Joiners that hold all they must hold.
     prepared: BTreeSet<NodeId>,
     decided: Option<Outcome>,
-    open: Option<Open>,
-    early: Vec<(Header, Message)>,
-    stopped: Option<Stopped>,
+    /// When the first contribution became known here.
+    begun: Option<Instant>,
+    /// When this node's own contribution is given up.
+    give_up: Option<Instant>,
+    /// Until when the lead is left to the node whose ballot was promised.
+    follow_until: Option<Instant>,
+    /// Until when living members' promises are waited for.
+    promise_by: Option<Instant>,
+    /// The grace has passed since the first contribution.
+    grace_over: bool,
+    /// Another attempt is due although nobody died.
+    retry: bool,
+    /// Attempts so far that a broken stream ended.
+    broken: u32,
+    /// Members that are ahead and were asked for their outcome.
+    asked: BTreeSet<NodeId>,
 }
 
-/// Why no further round can be decided: the view is fixed.
-#[derive(Clone, Debug)]
-enum Stopped {
-    Refused(RefusalReason),
-    TimedOut(RoundError),
-}
-
-impl Stopped {
-    fn error(&self, round: Round) -> RoundError {
-        match self {
-            Self::Refused(reason) => RoundError::refused(round, reason.clone()),
-            Self::TimedOut(error) => error.clone(),
+impl Current {
+    fn new(node: NodeId, view: &View) -> Self {
+        Self {
+            acceptor: Acceptor::new(view),
+            ballots: Ballots::new(node, view),
+            proposal: None,
+            voted: None,
+            open: None,
+            contributed: BTreeMap::new(),
+            told: None,
+            leading: None,
+            prepared: BTreeSet::new(),
+            decided: None,
+            begun: None,
+            give_up: None,
+            follow_until: None,
+            promise_by: None,
+            grace_over: false,
+            retry: false,
+            broken: 0,
+            asked: BTreeSet::new(),
         }
+    }
+
+    fn ballot(&self) -> Ballot {
+        self.acceptor.promised()
+    }
+
+    /// The open attempt, if `attempt` is the one: what an earlier attempt's movements still report is of no interest.
+    fn open_at(&mut self, attempt: Attempt) -> Option<&mut Open> {
+        self.open.as_mut().filter(|open| open.plan.attempt == attempt)
     }
 }
 
@@ -131,226 +133,221 @@ impl Machine for Coordinator {
 
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
-            In::Contribute { terms } => self.contribute(terms, now, out),
-            In::Frame { header, message } => self.receive(header, message, out),
-            In::Reduced(attempt) => self.holds(attempt, out, |open| open.reducing = false),
-            In::ParametersHeld(attempt, owner) => self.holds(attempt, out, |open| _ = open.parameters_from.remove(&owner)),
-            In::MomentumHeld(attempt, owner) => self.holds(attempt, out, |open| _ = open.momentum_from.remove(&owner)),
+            In::Formed { view, lineage } => self.formed(view, lineage),
+            In::Contribute { round, terms, samples } => self.contribute(round, Contributed { terms, samples }, now, out),
+            In::Frame { header, message } => self.receive(header, message, now, out),
+            In::Reduced(attempt) => self.hold(attempt, |open| open.reducing = false),
+            In::ParametersHeld(attempt, owner) => self.hold(attempt, |open| _ = open.parameters_from.remove(&owner)),
+            In::StateHeld(attempt, from) => self.hold(attempt, |open| open.take_state(from)),
             In::TermsDiffer(attempt, other, terms) => self.terms_differ(attempt, other, terms, out),
             In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, now),
-            In::MemberLost(node) => self.member_lost(node, out),
+            In::Lost(node, incarnation) => _ = self.dead.insert((node, incarnation)),
+            In::Back(node) => self.dead.retain(|(dead, _)| *dead != node),
+            In::PeerUp(node) => self.peer_up(node, out),
+            In::Joiners(members) => self.candidates(members),
+            In::Leaving { node, contributes } => _ = self.leaving.insert(node, contributes),
+            In::Resign => self.resign(out),
             In::Tick => self.tick(now, out),
         }
+        self.advance(now, out);
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.open.as_ref().map(Open::next_deadline)
+        let current = self.current.as_ref().filter(|_| self.stopped.is_none())?;
+        let broken = current.open.as_ref().and_then(|open| open.broken.map(|(_, deadline)| deadline));
+        let grace = current.begun.filter(|_| current.decided.is_none()).map(|begun| begun.after(self.settings.grace));
+        let deadlines = [broken, current.give_up, current.follow_until, current.promise_by, grace.filter(|_| self.waits_for_grace())];
+        deadlines.into_iter().flatten().min()
     }
 }
 
 impl Coordinator {
-    /// A coordinator before round 0 of a new lineage; the lowest id leads.
+    /// A coordinator of a node that belongs to no view yet.
     #[must_use]
-    pub fn new(founding: Founding) -> Self {
-        let (ballot, acceptor) = (first_ballot(&founding.view), Acceptor::new(&founding.view));
+    pub fn new(settings: Settings) -> Self {
         Self {
-            founding,
-            round: Round::FOUNDING,
-            ballot,
-            acceptor,
-            maps: Vec::new(),
-            proposed: None,
-            prepared: BTreeSet::new(),
-            decided: None,
-            open: None,
+            settings,
+            history: None,
+            current: None,
+            maps: Maps::default(),
+            state_elements: None,
+            mine: None,
+            dead: BTreeSet::new(),
+            joiners: BTreeMap::new(),
+            leaving: BTreeMap::new(),
             early: Vec::new(),
+            waiting: None,
             stopped: None,
         }
     }
 
-    /// Where in history this node stands: the place of every stream it opens for the current round.
+    /// Where in history this node stands: the place of every stream it opens for the current attempt.
     #[must_use]
     pub fn place(&self) -> Place {
-        Place { lineage: self.founding.lineage, epoch: self.founding.view.epoch(), round: self.round, ballot: self.ballot }
+        let (Some(history), Some(current)) = (&self.history, &self.current) else {
+            return Place { lineage: Lineage::NONE, epoch: Epoch(0), round: Round::FOUNDING, ballot: Ballot::default() };
+        };
+        let History { lineage, round, view, .. } = history;
+        Place { lineage: *lineage, epoch: view.epoch(), round: *round, ballot: current.ballot() }
     }
 
-    /// The view in force.
+    /// The view of the round; `None` outside.
     #[must_use]
-    pub fn view(&self) -> &View {
-        &self.founding.view
-    }
-
-    /// Whether a stream of this header belongs to the current or the next round of this lineage, from a member.
-    #[must_use]
-    pub fn admits(&self, header: &Header) -> bool {
-        let near = header.round == self.round || header.round == self.round.next();
-        // Ballots start afresh with every round.
-        let current = (header.round, header.ballot) >= (self.round, self.ballot);
-        near && current && self.is_from_member(header)
+    pub fn view(&self) -> Option<&View> {
+        self.history.as_ref().filter(|history| !history.joining).map(|history| &history.view)
     }
 
     fn me(&self) -> NodeId {
-        self.founding.identity.node
+        self.settings.identity.node
     }
 
-    fn leads(&self) -> bool {
-        self.ballot.node == self.me()
+    /// Whether a member of the view is gone: dead, or back as a joiner, which holds nothing.
+    fn is_gone(&self, member: &Member) -> bool {
+        self.is_dead(member) || (member.id != self.me() && self.joiners.contains_key(&member.id))
     }
 
-    fn contribute(&mut self, terms: Terms, now: Instant, out: &mut Outbox<Effect>) {
-        if let Some(stopped) = &self.stopped {
-            return out.push(Effect::Fail(stopped.error(self.round)));
-        }
-        if self.open.is_some() {
-            return out.push(Effect::Fail(RoundError::RoundStillOpen(self.round)));
-        }
-        let known = self.decided.as_ref().or(self.proposed.as_ref()).map(|outcome| outcome.terms);
-        if let Some(theirs) = known.filter(|theirs| *theirs != terms) {
-            let reason = self.difference(terms, self.ballot.node, theirs);
-            self.abandon(reason.clone(), out);
-            return out.push(Effect::Fail(RoundError::refused(self.round, reason)));
-        }
-        let contributors = self.contributors(terms.kind);
-        let map = self.shard_map(terms.elements);
-        let plan = Plan::new(self.me(), (self.round, self.ballot), terms, contributors, self.view(), map);
-        let plan = Arc::new(plan);
-        self.open = Some(Open::new(Arc::clone(&plan), now.after(self.founding.round_timeout)));
-        out.push(Effect::Open(Arc::clone(&plan)));
-        if self.leads() {
-            self.propose(&plan, out);
-        }
-        self.advance(out);
+    fn is_dead(&self, node: &Member) -> bool {
+        self.dead.contains(&(node.id, node.incarnation))
     }
 
-    /// All members, except at the founding, where only the lowest id has the parameters that count.
-    fn contributors(&self, kind: RoundKind) -> Vec<NodeId> {
-        match kind {
-            RoundKind::Found => vec![self.view().lowest()],
-            _ => self.view().ids().collect(),
+    /// Whoever is ready to join is alive.
+    fn candidates(&mut self, members: Vec<Member>) {
+        for member in &members {
+            self.dead.remove(&(member.id, member.incarnation));
+        }
+        self.joiners = members.into_iter().filter(|member| member.id != self.me()).map(|member| (member.id, member)).collect();
+    }
+
+    fn formed(&mut self, view: View, lineage: Lineage) {
+        if self.history.is_none() {
+            self.current = Some(Current::new(self.me(), &view));
+            self.history = Some(History::founding(view, lineage));
         }
     }
 
-    fn shard_map(&mut self, elements: u64) -> Arc<ShardMap> {
-        if let Some((_, map)) = self.maps.iter().find(|(known, _)| *known == elements) {
-            return Arc::clone(map);
+    fn contribute(&mut self, round: Round, contributed: Contributed, now: Instant, out: &mut Outbox<Effect>) {
+        if let Some(error) = &self.stopped {
+            return out.push(Effect::Fail(error.clone()));
         }
-        let map = Arc::new(ShardMap::new(self.view(), &Layout::new(elements as usize), self.founding.replicas));
-        if self.maps.len() == SHARD_MAPS_MAX {
-            self.maps.remove(0);
+        if matches!(contributed.terms.kind, super::RoundKind::Found | super::RoundKind::Slow) {
+            self.state_elements = Some(contributed.terms.elements);
         }
-        self.maps.push((elements, Arc::clone(&map)));
-        map
+        let member = self.history.as_ref().filter(|history| !history.joining);
+        if member.is_some_and(|history| history.round != round) {
+            // Decided without this contribution: the outcome is on its way to whoever made it.
+            return;
+        }
+        if self.mine.is_some() {
+            return out.push(Effect::Fail(RoundError::RoundStillOpen(round)));
+        }
+        self.mine = Some(contributed.clone());
+        if member.is_some() {
+            self.note_contribution(self.me(), contributed, now, out);
+        }
+        if let Some(current) = self.current.as_mut().filter(|_| self.mine.is_some()) {
+            current.give_up = Some(now.after(self.settings.round_timeout));
+        }
     }
 
-    /// The open round, if `attempt` is the one it is at: what an earlier round's movements still report is of no interest.
-    fn open_at(&mut self, attempt: Attempt) -> Option<&mut Open> {
-        self.open.as_mut().filter(|open| open.plan.attempt() == attempt)
-    }
-
-    fn holds(&mut self, attempt: Attempt, out: &mut Outbox<Effect>, mark: impl FnOnce(&mut Open)) {
-        if let Some(open) = self.open_at(attempt) {
+    fn hold(&mut self, attempt: Attempt, mark: impl FnOnce(&mut Open)) {
+        if let Some(open) = self.current.as_mut().and_then(|current| current.open_at(attempt)) {
             mark(open);
-            self.advance(out);
-        }
-    }
-
-    /// Takes every step that became possible: accept, decide, apply.
-    fn advance(&mut self, out: &mut Outbox<Effect>) {
-        self.accept_when_held(out);
-        self.decide_when_prepared(out);
-        let ready = self.open.as_ref().is_some_and(Open::holds_all);
-        if let Some(outcome) = self.decided.take_if(|_| ready) {
-            self.apply(outcome, out);
-        }
-    }
-
-    fn apply(&mut self, outcome: Outcome, out: &mut Outbox<Effect>) {
-        self.round = self.round.next();
-        self.acceptor.next_decree(&self.founding.view);
-        self.ballot = first_ballot(&self.founding.view);
-        self.open = None;
-        self.proposed = None;
-        self.prepared.clear();
-        out.push(Effect::Apply(outcome));
-        for (header, message) in std::mem::take(&mut self.early) {
-            self.receive(header, message, out);
-        }
-    }
-
-    fn terms_differ(&mut self, attempt: Attempt, other: NodeId, terms: Terms, out: &mut Outbox<Effect>) {
-        if let Some(ours) = self.open_at(attempt).map(|open| open.plan.terms) {
-            let reason = self.difference(ours, other, terms);
-            self.abandon(reason, out);
         }
     }
 
     fn stream_broken(&mut self, attempt: Attempt, node: NodeId, now: Instant) {
-        if let Some(open) = self.open_at(attempt) {
-            open.broken.get_or_insert((node, now.after(STREAM_BROKEN_WAIT_MAX)));
+        if let Some(open) = self.current.as_mut().and_then(|current| current.open_at(attempt)) {
+            open.broken.get_or_insert((node, now.after(STREAM_BROKEN_WAIT)));
         }
     }
 
-    fn difference(&self, ours: Terms, other: NodeId, theirs: Terms) -> RefusalReason {
-        RefusalReason::TermsDiffer { one: self.me(), one_terms: ours.to_string(), other, other_terms: theirs.to_string() }
+    /// Takes every step that became possible.
+    fn advance(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        loop {
+            if self.stopped.is_some() || self.current.is_none() {
+                return;
+            }
+            self.tell_leader(out);
+            self.open_default(out);
+            self.lead(now, out);
+            self.accept_when_held(out);
+            self.decide_when_accepted(out);
+            self.tell_waiting(out);
+            if !self.apply_when_held(now, out) {
+                return;
+            }
+        }
     }
 
-    fn member_lost(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
-        if !self.view().contains(node) || node == self.me() {
+    /// Ends the run on this node: no further round can be decided with it.
+    fn stop(&mut self, error: RoundError, out: &mut Outbox<Effect>) {
+        if self.stopped.is_some() {
             return;
         }
-        let reason = RefusalReason::MemberLost { node };
-        // A decided round whose data comes from others ends with its outcome; the next one cannot.
-        let can_end = self.decided.is_some() && self.open.as_ref().is_some_and(|open| !open.needs(node));
-        if can_end {
-            self.stopped.get_or_insert(Stopped::Refused(reason));
-        } else {
-            self.abandon(reason, out);
-        }
-    }
-
-    /// Ends the round for everybody: with a fixed view it cannot be decided any more.
-    fn abandon(&mut self, reason: RefusalReason, out: &mut Outbox<Effect>) {
-        if self.stopped.is_none() {
-            self.broadcast(&Message::Abandon(reason.clone()), out);
-        }
-        self.stop(Stopped::Refused(reason), out);
-    }
-
-    fn stop(&mut self, stopped: Stopped, out: &mut Outbox<Effect>) {
-        let error = stopped.error(self.round);
-        self.stopped.get_or_insert(stopped);
-        if let Some(open) = self.open.take() {
-            out.push(Effect::Discard(open.plan.ballot));
+        self.discard(out);
+        let waits = self.mine.take().is_some();
+        self.stopped = Some(error.clone());
+        if waits {
             out.push(Effect::Fail(error));
         }
     }
 
-    fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let broken = self.open.as_ref().and_then(|open| open.broken).filter(|(_, deadline)| now >= *deadline);
-        if let Some((node, _)) = broken {
-            return self.abandon(RefusalReason::StreamBroken { node }, out);
+    fn discard(&mut self, out: &mut Outbox<Effect>) {
+        if let Some(open) = self.current.as_mut().and_then(|current| current.open.take()) {
+            out.push(Effect::Discard(open.plan.attempt.ballot));
         }
-        let Some(open) = self.open.as_ref().filter(|open| now >= open.deadline) else { return };
-        let waiting_for = self.missing(open).into_iter().collect();
-        let error = RoundError::TimedOut { round: self.round, after: self.founding.round_timeout, waiting_for };
-        self.stop(Stopped::TimedOut(error), out);
+    }
+
+    /// The others went on without this node.
+    fn resign(&mut self, out: &mut Outbox<Effect>) {
+        self.discard(out);
+        (self.history, self.current) = (None, None);
+        self.early.clear();
+        self.joiners.clear();
+        self.leaving.clear();
+        self.dead.clear();
+        if self.waiting.take().is_some() {
+            out.push(Effect::Waiting(None));
+        }
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let (enough, grace) = (self.alive_are_enough(), self.settings.grace);
+        let Some(current) = &mut self.current else { return };
+        current.follow_until.take_if(|until| now >= *until);
+        current.promise_by.take_if(|until| now >= *until);
+        current.grace_over |= current.begun.is_some_and(|begun| now >= begun.after(grace));
+        let broken = current.open.as_mut().and_then(|open| open.broken.take_if(|(_, deadline)| now >= *deadline));
+        if let Some((node, _)) = broken {
+            self.ask_for_another_attempt(node, out);
+        }
+        let Some(current) = &mut self.current else { return };
+        if current.give_up.take_if(|deadline| now >= *deadline).is_none() {
+            return;
+        }
+        if !enough {
+            // Waiting for a quorum has no end but the quorum's return, or the operator's word.
+            current.give_up = Some(now.after(self.settings.round_timeout));
+            return;
+        }
+        let waiting_for = self.missing().into_iter().collect();
+        let error = RoundError::TimedOut { round: self.place().round, after: self.settings.round_timeout, waiting_for };
+        self.stop(error, out);
     }
 
     /// Whose data or decision is missing: data first, then what a leader or a member waits for.
-    fn missing(&self, open: &Open) -> BTreeSet<NodeId> {
-        let data = open.missing();
-        if !data.is_empty() {
-            return data;
+    fn missing(&self) -> BTreeSet<NodeId> {
+        let Some(current) = &self.current else { return BTreeSet::new() };
+        let data = current.open.as_ref().map(Open::missing).unwrap_or_default();
+        match &current.leading {
+            _ if !data.is_empty() => data,
+            Some(leading) if leading.proposal().is_some() => leading.missing().collect(),
+            _ => self.leader().into_iter().filter(|leader| *leader != self.me()).collect(),
         }
-        if !self.leads() {
-            return BTreeSet::from([self.ballot.node]);
-        }
-        let holders: BTreeSet<_> = open.plan.holders().difference(&self.prepared).copied().collect();
-        if holders.is_empty() { self.view().ids().filter(|id| !self.prepared.contains(id)).collect() } else { holders }
     }
 
-    fn broadcast(&self, message: &Message, out: &mut Outbox<Effect>) {
-        for to in self.view().ids().filter(|id| *id != self.me()) {
+    fn broadcast(&self, to: impl IntoIterator<Item = NodeId>, message: &Message, out: &mut Outbox<Effect>) {
+        for to in to.into_iter().filter(|to| *to != self.me()) {
             self.send(to, message.clone(), out);
         }
     }
@@ -360,6 +357,11 @@ impl Coordinator {
     }
 
     fn send_from(&self, place: Place, to: NodeId, message: Message, out: &mut Outbox<Effect>) {
-        out.push(Effect::Send { to, frame: self.founding.identity.frame(place, message) });
+        out.push(Effect::Send { to, frame: self.settings.identity.frame(place, message) });
+    }
+
+    /// The lowest ballot of the round, which needs no promises.
+    fn first_ballot(&self) -> Option<Ballot> {
+        self.history.as_ref().map(|history| first_ballot(&history.view))
     }
 }

@@ -14,13 +14,13 @@
 //! The proposal travels while the data moves, so a round costs one control round trip (Prepared, Decide) beyond its data.
 
 mod error;
+mod events;
 mod machine;
 mod outcome;
 mod plan;
-#[cfg(test)]
-mod tests;
 
 pub use error::RoundError;
-pub use machine::{Coordinator, EARLY_FRAMES_PER_MEMBER_MAX, Effect, Founding, In, STREAM_BROKEN_WAIT_MAX};
+pub use events::{Effect, In, Settings};
+pub use machine::{BROKEN_ATTEMPTS_MAX, Coordinator, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT, STREAM_BROKEN_WAIT};
 pub use outcome::{Outcome, Proposal, RoundKind, Terms};
-pub use plan::{Attempt, Plan};
+pub use plan::{Attempt, Holders, Move, Plan, Publication, Published, losses};

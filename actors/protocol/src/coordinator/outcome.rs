@@ -1,8 +1,9 @@
 //! What a round is expected to be, and what it turned out to be.
 
+use crate::ballot::Motion;
 use crate::ident::{Lineage, NodeId, Round, ShardId, Step};
 use crate::sampler::Progress;
-use crate::view::View;
+use crate::view::{Member, View};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -110,4 +111,21 @@ pub struct Proposal {
     pub participants: Vec<NodeId>,
     /// Whether an earlier ballot may have chosen the outcome already, so that this one had no choice.
     pub inherited: bool,
+}
+
+impl Motion for Proposal {
+    fn voters(&self) -> &[NodeId] {
+        &self.participants
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.inherited
+    }
+}
+
+impl Proposal {
+    /// The members of the next view that do not vote: nodes that join.
+    pub fn joiners(&self) -> impl Iterator<Item = &Member> {
+        self.outcome.view.members().iter().filter(|member| !self.participants.contains(&member.id))
+    }
 }

@@ -1,10 +1,13 @@
-//! The data movements of one round under one ballot: who streams what to whom. A function of the view and the terms.
+//! The data movements of one round under one ballot: who streams what to whom. A function of the view, the proposal and the
+//! terms, so every node plans the same.
+//!
+//! A [`Plan`] is known as soon as the contributors and the participants are; a [`Publication`] once the next view is. Under a
+//! round's first ballot everybody starts the plan at once, and the publication follows with the leader's proposal.
 
-use super::outcome::{RoundKind, Terms};
+use super::outcome::{Outcome, RoundKind, Terms};
 use crate::ident::{Ballot, NodeId, Round, ShardId};
 use crate::shards::{Layout, ShardMap};
-use crate::view::View;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// One attempt to decide a round: its data movements report under it.
@@ -16,41 +19,39 @@ pub struct Attempt {
     pub ballot: Ballot,
 }
 
-/// One round's data movements as one node sees them.
-#[derive(Clone, Debug)]
+/// The reduction of one round as one node sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// This node.
     pub me: NodeId,
-    /// Which round.
-    pub round: Round,
-    /// Under which ballot.
-    pub ballot: Ballot,
+    /// Which round, under which ballot.
+    pub attempt: Attempt,
     /// What the round does.
     pub terms: Terms,
     /// Whose contributions are averaged, ascending.
     pub contributors: Vec<NodeId>,
+    /// The members that take part, ascending.
+    pub participants: Vec<NodeId>,
     /// How the contribution is cut.
     pub layout: Layout,
-    /// Who holds which shard.
-    pub map: Arc<ShardMap>,
-    members: Vec<NodeId>,
-    owners: BTreeSet<NodeId>,
+    /// Who averages each shard: its first holder that takes part, or any participant where none does.
+    owners: Vec<NodeId>,
 }
 
 impl Plan {
-    /// Plans `round` for `me`.
+    /// Plans an attempt for `me`; `map` holds the shards of `layout` on the view of the round. At least one participant.
     #[must_use]
-    pub fn new(me: NodeId, place: (Round, Ballot), terms: Terms, contributors: Vec<NodeId>, view: &View, map: Arc<ShardMap>) -> Self {
-        let layout = Layout::new(terms.elements as usize);
-        let owners = layout.shards().filter_map(|shard| map.owner(shard)).collect();
-        let (round, ballot) = place;
-        Self { me, round, ballot, terms, contributors, layout, map, members: view.ids().collect(), owners }
-    }
-
-    /// What these movements report under.
-    #[must_use]
-    pub fn attempt(&self) -> Attempt {
-        Attempt { round: self.round, ballot: self.ballot }
+    pub fn new(
+        me: NodeId,
+        attempt: Attempt,
+        terms: Terms,
+        (contributors, participants): (Vec<NodeId>, Vec<NodeId>),
+        layout: Layout,
+        map: &ShardMap,
+    ) -> Self {
+        let owner = |shard: ShardId| first_of(map.holders(shard), &participants).unwrap_or_else(|| stand_in(shard, &participants, me));
+        let owners = layout.shards().map(owner).collect();
+        Self { me, attempt, terms, contributors, participants, layout, owners }
     }
 
     /// Whether this node's contribution is averaged.
@@ -59,63 +60,155 @@ impl Plan {
         self.contributors.contains(&self.me)
     }
 
-    /// Whether this node owns a shard: it reduces, takes the slow step and publishes.
+    /// Whether this node averages a shard and publishes it.
     #[must_use]
     pub fn owns(&self) -> bool {
         self.owners.contains(&self.me)
     }
 
-    /// The shards that this node owns, ascending.
+    /// The shards that `owner` averages, ascending.
     #[must_use]
-    pub fn own_shards(&self) -> Vec<ShardId> {
-        self.map.owned_by(self.me).collect()
+    pub fn owned_by(&self, owner: NodeId) -> Vec<ShardId> {
+        let owned = self.layout.shards().zip(&self.owners).filter(|(_, of)| **of == owner);
+        owned.map(|(shard, _)| shard).collect()
     }
 
-    /// The other owners: each gets this node's contribution to its shards and publishes new parameters.
+    /// The other owners: each gets this node's contribution to its shards and publishes what became of them.
     #[must_use]
     pub fn other_owners(&self) -> Vec<NodeId> {
-        self.owners.iter().copied().filter(|owner| *owner != self.me).collect()
-    }
-
-    /// The other members: each gets the shards that this node owns.
-    #[must_use]
-    pub fn other_members(&self) -> Vec<NodeId> {
-        self.members.iter().copied().filter(|member| *member != self.me).collect()
-    }
-
-    /// Whether new slow momentum goes to the replicas.
-    #[must_use]
-    pub fn moves_momentum(&self) -> bool {
-        self.terms.kind == RoundKind::Slow
-    }
-
-    /// The other members that replicate shards of this node, each with those shards ascending.
-    #[must_use]
-    pub fn momentum_to(&self) -> Vec<(NodeId, Vec<ShardId>)> {
-        let others = self.other_members().into_iter();
-        let shards = others.map(|member| (member, self.map.replicated(self.me, member).collect::<Vec<_>>()));
-        shards.filter(|(_, shards)| self.moves_momentum() && !shards.is_empty()).collect()
-    }
-
-    /// The other owners whose shards this node replicates, each with those shards ascending.
-    #[must_use]
-    pub fn momentum_from(&self) -> Vec<(NodeId, Vec<ShardId>)> {
-        let others = self.other_owners().into_iter();
-        let shards = others.map(|owner| (owner, self.map.replicated(owner, self.me).collect::<Vec<_>>()));
-        shards.filter(|(_, shards)| self.moves_momentum() && !shards.is_empty()).collect()
-    }
-
-    /// Every node that holds a shard: the round is decided only when all of these are prepared. The founding waits for all
-    /// members, so that nobody gossips with a node that has not heard of the view.
-    #[must_use]
-    pub fn holders(&self) -> BTreeSet<NodeId> {
-        if self.owners.is_empty() || self.terms.kind == RoundKind::Found {
-            // Without values no contribution ties the members to the round: the leader waits for all, not to run ahead of them.
-            return self.members.iter().copied().collect();
-        }
-        if self.terms.kind == RoundKind::Gradients {
-            return self.owners.clone();
-        }
-        self.layout.shards().flat_map(|shard| self.map.holders(shard).iter().copied()).collect()
+        let owners: BTreeSet<_> = self.owners.iter().copied().filter(|owner| *owner != self.me).collect();
+        owners.into_iter().collect()
     }
 }
+
+fn first_of(holders: &[NodeId], participants: &[NodeId]) -> Option<NodeId> {
+    holders.iter().copied().find(|holder| participants.contains(holder))
+}
+
+/// Somebody must average a shard that no participant holds.
+fn stand_in(shard: ShardId, participants: &[NodeId], me: NodeId) -> NodeId {
+    participants.get(shard.0 as usize % participants.len().max(1)).copied().unwrap_or(me)
+}
+
+/// Anchor and momentum of some shards that one node sends to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Who sends.
+    pub from: NodeId,
+    /// Who receives.
+    pub to: NodeId,
+    /// Which shards of the state, ascending.
+    pub shards: Vec<ShardId>,
+}
+
+/// Who gets what an attempt makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Publication {
+    /// Which round, under which ballot.
+    pub attempt: Attempt,
+    /// Who gets the new values of every shard, ascending: the participants and all members of the next view.
+    pub receivers: Vec<NodeId>,
+    /// State on its way to other holders, one entry a pair of nodes. After a slow step the new momentum (the anchor is the new
+    /// parameters); in other rounds anchor and momentum, where the next view has new holders.
+    pub moves: Vec<Move>,
+    /// Whether moves carry the anchor too, before the momentum of each shard.
+    pub moves_anchor: bool,
+    /// How the state is cut: the layout of the rounds that take the slow step.
+    pub state_layout: Layout,
+    /// The shards whose state this node holds afterwards, ascending.
+    pub holds: Vec<ShardId>,
+    /// Whether the new values become the anchor of the held shards.
+    pub renews_anchor: bool,
+    /// Shards whose state nobody that takes part has, ascending: their slow step is a plain average with momentum zero.
+    pub lost: Vec<ShardId>,
+}
+
+/// What a publication follows from, beside the plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Holders<'a> {
+    /// How the state is cut.
+    pub layout: Layout,
+    /// Who holds it in the view of the round.
+    pub before: &'a ShardMap,
+    /// Who holds it in the next view.
+    pub after: &'a ShardMap,
+    /// Shards that nobody held when the round began.
+    pub absent: &'a [ShardId],
+}
+
+impl Publication {
+    /// What `plan` publishes for `outcome`; `holders` is `None` where the outer optimizer keeps no sharded state.
+    #[must_use]
+    pub fn new(plan: &Plan, outcome: &Outcome, holders: Option<Holders<'_>>) -> Self {
+        let receivers: BTreeSet<NodeId> = if plan.terms.carries_parameters() {
+            plan.participants.iter().copied().chain(outcome.view.ids()).collect()
+        } else {
+            plan.participants.iter().copied().collect()
+        };
+        let renews = matches!(plan.terms.kind, RoundKind::Found | RoundKind::Slow);
+        let mut publication = Self {
+            attempt: plan.attempt,
+            receivers: receivers.into_iter().collect(),
+            moves: Vec::new(),
+            moves_anchor: !renews,
+            state_layout: plan.layout,
+            holds: Vec::new(),
+            renews_anchor: renews,
+            lost: Vec::new(),
+        };
+        if let Some(holders) = holders {
+            publication.hold(plan, holders);
+        }
+        publication
+    }
+
+    fn hold(&mut self, plan: &Plan, Holders { layout, before, after, absent }: Holders<'_>) {
+        self.state_layout = layout;
+        self.holds = after.held_by(plan.me).collect();
+        if plan.terms.kind == RoundKind::Found {
+            return;
+        }
+        let mut moves: BTreeMap<(NodeId, NodeId), Vec<ShardId>> = BTreeMap::new();
+        for shard in layout.shards() {
+            let source = first_of(before.holders(shard), &plan.participants).filter(|_| !absent.contains(&shard));
+            if source.is_none() {
+                self.lost.push(shard);
+            }
+            let slow = plan.terms.kind == RoundKind::Slow;
+            // After a slow step every holder needs the new momentum, also where it starts again at zero.
+            let from = if slow { plan.owners.get(shard.0 as usize).copied() } else { source };
+            let has = |node: &NodeId| before.holders(shard).contains(node) && plan.participants.contains(node);
+            let needs = |node: &&NodeId| Some(**node) != from && (slow || !has(node));
+            for (from, to) in from.into_iter().flat_map(|from| after.holders(shard).iter().filter(needs).map(move |to| (from, *to))) {
+                moves.entry((from, to)).or_default().push(shard);
+            }
+        }
+        self.moves = moves.into_iter().map(|((from, to), shards)| Move { from, to, shards }).collect();
+    }
+
+    /// What `node` sends.
+    pub fn moves_from(&self, node: NodeId) -> impl Iterator<Item = &Move> {
+        self.moves.iter().filter(move |moved| moved.from == node)
+    }
+
+    /// What `node` receives.
+    pub fn moves_to(&self, node: NodeId) -> impl Iterator<Item = &Move> {
+        self.moves.iter().filter(move |moved| moved.to == node)
+    }
+}
+
+/// The shards whose momentum restarts at zero and those that nobody holds after the round: both follow from who takes part.
+/// A slow step gives a lost shard a new anchor and momentum zero; until then nobody holds it.
+#[must_use]
+pub fn losses(plan: &Plan, before: &ShardMap, layout: Layout, absent: &[ShardId]) -> (Vec<ShardId>, Vec<ShardId>) {
+    if matches!(plan.terms.kind, RoundKind::Found) {
+        return (Vec::new(), Vec::new());
+    }
+    let gone = |shard: &ShardId| absent.contains(shard) || first_of(before.holders(*shard), &plan.participants).is_none();
+    let gone: Vec<ShardId> = layout.shards().filter(gone).collect();
+    let newly = gone.iter().copied().filter(|shard| !absent.contains(shard)).collect();
+    if plan.terms.kind == RoundKind::Slow { (newly, Vec::new()) } else { (newly, gone) }
+}
+
+/// A plan with its publication, once that is known.
+pub type Published = (Arc<Plan>, Arc<Publication>);

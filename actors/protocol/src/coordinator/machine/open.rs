@@ -1,55 +1,60 @@
-//! The bookkeeping of the open round: what this node must still hold before it tells the leader. Pure.
+//! The bookkeeping of the attempt under way: what this node must still hold before it accepts. Pure.
 
-use crate::coordinator::plan::Plan;
+use crate::coordinator::outcome::Outcome;
+use crate::coordinator::plan::{Plan, Publication};
 use crate::ident::NodeId;
 use crate::time::Instant;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A round that this node has contributed to (or receives) and that is not applied yet.
+/// An attempt whose data moves.
 #[derive(Clone, Debug)]
 pub(super) struct Open {
-    /// Its data movements.
+    /// Its reduction.
     pub plan: Arc<Plan>,
-    /// When it is given up.
-    pub deadline: Instant,
+    /// What it makes, and for whom, once a leader proposed that.
+    pub published: Option<(Outcome, Arc<Publication>)>,
     /// The other end of the first stream that broke, and until when that may be explained.
     pub broken: Option<(NodeId, Instant)>,
-    /// The own shards are not averaged yet.
+    /// The own shards are not averaged and published yet.
     pub reducing: bool,
     /// Owners whose parameters have not arrived yet.
     pub parameters_from: BTreeSet<NodeId>,
-    /// Owners whose momentum has not arrived yet.
-    pub momentum_from: BTreeSet<NodeId>,
-    /// The leader knows that this node accepted.
-    pub told_leader: bool,
+    /// Nodes whose state has not arrived yet.
+    pub state_from: BTreeSet<NodeId>,
+    /// Nodes whose state arrived before it was known that they send some.
+    state_early: BTreeSet<NodeId>,
 }
 
 impl Open {
-    pub fn new(plan: Arc<Plan>, deadline: Instant) -> Self {
+    pub fn new(plan: Arc<Plan>) -> Self {
         let parameters_from = plan.other_owners().into_iter().collect();
-        let momentum_from = plan.momentum_from().into_iter().map(|(owner, _)| owner).collect();
-        Self { deadline, broken: None, reducing: plan.owns(), parameters_from, momentum_from, told_leader: false, plan }
+        let (reducing, nobody) = (plan.owns(), BTreeSet::new());
+        Self { plan, published: None, broken: None, reducing, parameters_from, state_from: nobody.clone(), state_early: nobody }
     }
 
-    pub fn next_deadline(&self) -> Instant {
-        self.broken.map_or(self.deadline, |(_, explained_by)| explained_by.min(self.deadline))
+    pub fn publish(&mut self, outcome: Outcome, publication: Arc<Publication>) {
+        let from = publication.moves_to(self.plan.me).map(|moved| moved.from);
+        self.state_from = from.filter(|from| !self.state_early.contains(from)).collect();
+        self.published = Some((outcome, publication));
     }
 
-    /// Whether this node holds all that the round wants it to hold.
-    pub fn holds_all(&self) -> bool {
-        !self.reducing && self.parameters_from.is_empty() && self.momentum_from.is_empty()
+    pub fn take_state(&mut self, from: NodeId) {
+        self.state_from.remove(&from);
+        if self.published.is_none() {
+            self.state_early.insert(from);
+        }
     }
 
-    /// Whether the round cannot go on here without `node`: its data is still missing.
-    pub fn needs(&self, node: NodeId) -> bool {
-        let contribution = self.reducing && self.plan.contributors.contains(&node);
-        contribution || self.parameters_from.contains(&node) || self.momentum_from.contains(&node)
+    /// The outcome all of whose data this node holds.
+    pub fn held(&self) -> Option<&Outcome> {
+        let all = !self.reducing && self.parameters_from.is_empty() && self.state_from.is_empty();
+        self.published.as_ref().filter(|_| all).map(|(outcome, _)| outcome)
     }
 
     /// Whose data is missing, as far as is known: the owners that have not published, else the contributors.
     pub fn missing(&self) -> BTreeSet<NodeId> {
-        let owners: BTreeSet<_> = self.parameters_from.union(&self.momentum_from).copied().collect();
+        let owners: BTreeSet<_> = self.parameters_from.union(&self.state_from).copied().collect();
         if owners.is_empty() && self.reducing {
             return self.plan.contributors.iter().copied().filter(|node| *node != self.plan.me).collect();
         }

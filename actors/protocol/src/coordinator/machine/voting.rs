@@ -1,179 +1,387 @@
-//! The coordinator's frames: promise, accept and decide. A frame counts only from a member of the view, in the right
-//! incarnation, for this round, from the leader of its ballot where only the leader may speak; everything else is answered
-//! with "stale" or not acted on.
+//! A member's rules. A frame counts only from a member of the view (or a joiner of the proposal), in the right incarnation, for
+//! this round, from the leader of its ballot where only the leader may speak; what is of an older round is answered with that
+//! round's outcome, everything else that is old with "stale".
 //!
-//! A proposal belongs to one ballot. Data belongs to the ballot it moved under, so a member accepts only what it holds under
-//! the ballot in force. A decision is final, whatever ballot was promised after it.
+//! Whoever accepts a proposal of its leader's own choice holds all the data that it must hold. An inherited proposal is voted
+//! for at once: those whose acceptance made it binding hold its data.
 
-use super::{Coordinator, EARLY_FRAMES_PER_MEMBER_MAX, Effect, Stopped};
+use super::history::Decided;
+use super::{Coordinator, Current, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT, History, Open};
 use crate::ballot::BALLOT_COUNTER_MAX;
-use crate::coordinator::outcome::{Outcome, Terms};
-use crate::coordinator::plan::Plan;
-use crate::ident::Ballot;
-use crate::machine::{Outbox, Place};
-use crate::wire::{Header, Message};
+use crate::coordinator::error::RoundError;
+use crate::coordinator::events::Effect;
+use crate::coordinator::outcome::{Outcome, Proposal, RoundKind, Terms};
+use crate::coordinator::plan::Attempt;
+use crate::ident::{Ballot, NodeId, Nodes};
+use crate::machine::Outbox;
+use crate::policy::Quorum;
+use crate::time::Instant;
+use crate::view::{Member, View};
+use crate::wire::{Contributed, Header, Message, RefusalReason};
+use std::sync::Arc;
 
 impl Coordinator {
-    /// Whether a header names this history and another member of its view, in the incarnation the view has.
-    pub(super) fn is_from_member(&self, header: &Header) -> bool {
-        let place = self.place();
-        let same = header.cluster == self.founding.identity.cluster && header.lineage == place.lineage && header.epoch == place.epoch;
-        let member = self.view().member(header.sender).filter(|member| member.id != self.me());
-        // The first ballot of a round is the lowest id's; all others have a higher counter.
-        let owned = header.ballot.counter > 0 || header.ballot.node == self.view().lowest();
-        let bounded = owned && header.ballot.counter <= BALLOT_COUNTER_MAX && self.view().contains(header.ballot.node);
-        same && bounded && member.is_some_and(|member| member.incarnation == header.incarnation)
+    /// Whether a stream of this header may belong to an attempt that this node takes part in: the current round's or the
+    /// next one's, from a member; outside, where the admission may still be on its way, of any decided history.
+    #[must_use]
+    pub fn admits(&self, header: &Header) -> bool {
+        let same = header.cluster == self.settings.identity.cluster && header.lineage.is_decided();
+        let (Some(history), Some(current)) = (&self.history, &self.current) else { return same };
+        let known = |view: &View| is_member(view, header);
+        let next = current.proposal.as_ref().is_some_and(|proposal| known(&proposal.outcome.view));
+        let here = header.round == history.round && header.lineage == history.lineage;
+        let near = here || header.round == history.round.next() || (history.joining && header.round > history.round);
+        same && near && (known(&history.view) || next || history.joining)
     }
 
-    pub(super) fn receive(&mut self, header: Header, message: Message, out: &mut Outbox<Effect>) {
-        if !self.is_from_member(&header) {
+    pub(super) fn receive(&mut self, header: Header, message: Message, now: Instant, out: &mut Outbox<Effect>) {
+        if header.cluster != self.settings.identity.cluster || header.sender == self.me() || self.stopped.is_some() {
             return;
         }
-        let asks = matches!(message, Message::Prepare | Message::Propose(_));
-        if header.round < self.round {
-            return self.answer_stale(&header, asks, out);
+        if let Message::Admit { proposal, view } = message {
+            return self.admitted(&header, proposal, view, out);
         }
-        if let Some(Stopped::Refused(reason)) = self.stopped.as_ref().filter(|_| asks) {
-            // This node takes part in no further round; its leader may be in one already and has to know.
-            let place = Place { round: header.round, ..self.place() };
-            return self.send_from(place, header.sender, Message::Abandon(reason.clone()), out);
+        let Some(history) = &self.history else { return };
+        if header.round < history.round {
+            return self.answer_late(&header, &message, out);
         }
-        if header.round > self.round {
-            return self.park(header, message);
+        if header.round > history.round {
+            return self.park(header, message, out);
         }
+        if header.lineage != history.lineage || !self.may_speak(&header) {
+            return;
+        }
+        let stale = self.current.as_ref().is_some_and(|current| header.ballot < current.ballot());
         match message {
-            Message::Decide(outcome) => self.take_decision(&header, outcome, out),
-            Message::Abandon(reason) if self.leads() => self.abandon(reason, out),
-            Message::Abandon(reason) => self.stop(Stopped::Refused(reason), out),
-            _ if header.ballot < self.ballot => self.answer_stale(&header, asks, out),
-            Message::Prepare => self.promise(&header, out),
-            Message::Propose(outcome) => self.take_proposal(&header, outcome, out),
-            Message::Prepared => self.count_prepared(&header, out),
+            Message::Decide(outcome) => self.take_decision(outcome),
+            Message::Abandon(reason) => self.abandoned(&header, reason, out),
+            Message::Stale => self.overtaken(header.ballot, now),
+            _ if history.joining => {}
+            Message::Contribute(contributed) => self.note_contribution(header.sender, contributed, now, out),
+            Message::Prepare | Message::Propose(_) if stale => self.send(header.sender, Message::Stale, out),
+            Message::Prepare => self.promise(&header, now, out),
+            Message::Promise { accepted, contributed } => self.promised(&header, accepted, contributed, now, out),
+            Message::Propose(proposal) => self.take_proposal(&header, proposal, now, out),
+            Message::Prepared => self.count_prepared(&header),
+            Message::Broken(node) => self.ask_for_another_attempt(node, out),
             _ => {}
         }
     }
 
-    fn answer_stale(&self, header: &Header, asks: bool, out: &mut Outbox<Effect>) {
-        if asks {
-            self.send(header.sender, Message::Stale, out);
+    /// Whether the sender is a member of the view or joins with the proposal, and its ballot one that may exist.
+    fn may_speak(&self, header: &Header) -> bool {
+        let (Some(history), Some(current)) = (&self.history, &self.current) else { return false };
+        let owned = header.ballot.counter > 0 || header.ballot.node == history.view.lowest();
+        let bounded = owned && header.ballot.counter <= BALLOT_COUNTER_MAX && history.view.contains(header.ballot.node);
+        let joins = || current.proposal.as_ref().is_some_and(|proposal| is_member(&proposal.outcome.view, header));
+        bounded && header.epoch == history.view.epoch() && (is_member(&history.view, header) || joins())
+    }
+
+    /// A member that is one round behind missed the decision.
+    fn answer_late(&self, header: &Header, message: &Message, out: &mut Outbox<Effect>) {
+        let Some(Decided { outcome, place }) = self.history.as_ref().and_then(|history| history.last.as_ref()) else { return };
+        let asks = !matches!(message, Message::Decide(_) | Message::Stale | Message::Abandon(_));
+        if asks && header.round == outcome.round && is_member(&outcome.view, header) {
+            self.send_from(*place, header.sender, Message::Decide(outcome.clone()), out);
         }
     }
 
-    /// Keeps a frame of the next round until this node gets there; a flood from one member costs the others nothing.
-    fn park(&mut self, header: Header, message: Message) {
+    /// Keeps a frame of the next round until this node gets there, and asks its sender for the outcome that led it there. A
+    /// flood from one member costs the others nothing.
+    fn park(&mut self, header: Header, message: Message, out: &mut Outbox<Effect>) {
+        let (Some(history), Some(current)) = (&self.history, &mut self.current) else { return };
+        let known = current.proposal.as_ref().is_some_and(|proposal| is_member(&proposal.outcome.view, &header));
+        if header.round != history.round.next() || !(known || is_member(&history.view, &header)) {
+            return;
+        }
+        let asks = current.asked.insert(header.sender);
         let parked = self.early.iter().filter(|(early, _)| early.sender == header.sender).count();
-        if header.round == self.round.next() && parked < EARLY_FRAMES_PER_MEMBER_MAX {
+        if parked < EARLY_FRAMES_PER_MEMBER_MAX {
             self.early.push((header, message));
+        }
+        if asks {
+            self.send(header.sender, Message::Prepared, out);
+        }
+    }
+
+    /// Notes what a member contributes; two that expect different rounds end the run: they run different scripts.
+    pub(super) fn note_contribution(&mut self, node: NodeId, contributed: Contributed, now: Instant, out: &mut Outbox<Effect>) {
+        let Some(current) = &mut self.current else { return };
+        let of_others = current.contributed.iter().map(|(other, known)| (*other, known.terms));
+        let proposed = current.proposal.as_ref().map(|proposal| (current.acceptor.promised().node, proposal.outcome.terms));
+        let differs = of_others.chain(proposed).find(|(_, terms)| *terms != contributed.terms);
+        current.begun.get_or_insert(now);
+        match differs {
+            Some((other, terms)) => self.abandon(difference(node, contributed.terms, other, terms), out),
+            None => _ = current.contributed.insert(node, contributed),
+        }
+    }
+
+    pub(super) fn terms_differ(&mut self, attempt: Attempt, other: NodeId, terms: Terms, out: &mut Outbox<Effect>) {
+        let open = self.current.as_mut().and_then(|current| current.open_at(attempt));
+        if let Some(ours) = open.map(|open| open.plan.terms) {
+            self.abandon(difference(self.me(), ours, other, terms), out);
         }
     }
 
     /// Goes over to a higher ballot: what was proposed and counted under the lower one is void.
-    fn follow(&mut self, ballot: Ballot) {
-        if ballot > self.ballot {
-            self.ballot = ballot;
-            self.proposed = None;
-            self.prepared.clear();
+    pub(super) fn follow(&mut self, ballot: Ballot, now: Instant) {
+        let me = self.me();
+        let Some(current) = &mut self.current else { return };
+        current.ballots.observe(ballot);
+        current.leading.take_if(|leading| leading.ballot() < ballot);
+        current.proposal = None;
+        current.prepared.clear();
+        if ballot.node != me {
+            current.follow_until = Some(now.after(FOLLOW_WAIT));
         }
     }
 
-    fn promise(&mut self, header: &Header, out: &mut Outbox<Effect>) {
-        if header.sender != header.ballot.node {
-            return;
+    fn promise(&mut self, header: &Header, now: Instant, out: &mut Outbox<Effect>) {
+        let contributed = self.mine.clone();
+        let Some(current) = self.current.as_mut().filter(|_| header.sender == header.ballot.node) else { return };
+        let raised = header.ballot > current.ballot();
+        let Ok(promise) = current.acceptor.prepare(header.ballot) else { return self.send(header.sender, Message::Stale, out) };
+        current.told = contributed.as_ref().map(|_| header.sender);
+        if raised {
+            self.follow(header.ballot, now);
         }
-        match self.acceptor.prepare(header.ballot) {
-            Ok(promise) => {
-                self.follow(header.ballot);
-                self.send(header.sender, Message::Promise { accepted: promise.accepted }, out);
-            }
-            Err(_) => self.send(header.sender, Message::Stale, out),
-        }
+        self.send(header.sender, Message::Promise { accepted: promise.accepted, contributed }, out);
     }
 
-    fn take_proposal(&mut self, header: &Header, outcome: Outcome, out: &mut Outbox<Effect>) {
-        if !self.may_be_outcome(header, &outcome) {
+    fn take_proposal(&mut self, header: &Header, proposal: Proposal, now: Instant, out: &mut Outbox<Effect>) {
+        if !self.may_be_proposed(header, &proposal) {
             return;
         }
-        if self.acceptor.prepare(header.ballot).is_err() {
+        let Some(current) = &mut self.current else { return };
+        let raised = header.ballot > current.ballot();
+        if current.acceptor.prepare(header.ballot).is_err() {
             return self.send(header.sender, Message::Stale, out);
         }
-        self.follow(header.ballot);
-        if self.agrees(header, outcome.terms, out) {
-            // A leader proposes one outcome under its ballot: the first one counts.
-            self.proposed.get_or_insert(outcome);
-            self.advance(out);
+        if raised {
+            self.follow(header.ballot, now);
         }
-    }
-
-    fn take_decision(&mut self, header: &Header, outcome: Outcome, out: &mut Outbox<Effect>) {
-        if self.may_be_outcome(header, &outcome) && self.agrees(header, outcome.terms, out) {
-            self.decided.get_or_insert(outcome);
-            self.advance(out);
-        }
-    }
-
-    fn count_prepared(&mut self, header: &Header, out: &mut Outbox<Effect>) {
-        if self.leads() && header.ballot == self.ballot && self.proposed.is_some() {
-            self.prepared.insert(header.sender);
-            self.advance(out);
-        }
-    }
-
-    /// Whether the leader of the frame's ballot sent an outcome that this round can have: with a fixed view the next view is
-    /// this one, and who contributes follows from the kind.
-    fn may_be_outcome(&self, header: &Header, outcome: &Outcome) -> bool {
-        let here = outcome.lineage == self.founding.lineage && outcome.round == self.round && outcome.view == *self.view();
-        header.sender == header.ballot.node && here && outcome.contributors == self.contributors(outcome.terms.kind)
-    }
-
-    /// Whether this node, if it has contributed, expects the same round; ends the round for everybody if not.
-    fn agrees(&mut self, header: &Header, theirs: Terms, out: &mut Outbox<Effect>) -> bool {
-        let ours = self.open.as_ref().map(|open| open.plan.terms).filter(|ours| *ours != theirs);
+        let ours = self.mine.as_ref().map(|mine| mine.terms).filter(|ours| *ours != proposal.outcome.terms);
         if let Some(ours) = ours {
-            let reason = self.difference(ours, header.sender, theirs);
-            self.abandon(reason, out);
+            return self.abandon(difference(self.me(), ours, header.sender, proposal.outcome.terms), out);
         }
-        ours.is_none()
+        // A leader proposes one outcome under its ballot: the first one counts.
+        let known = self.current.as_ref().is_some_and(|current| current.proposal.is_some());
+        if !known {
+            self.enact(proposal, out);
+        }
     }
 
-    pub(super) fn propose(&mut self, plan: &Plan, out: &mut Outbox<Effect>) {
-        let outcome = Outcome {
-            lineage: self.founding.lineage,
-            round: self.round,
-            terms: plan.terms,
-            contributors: plan.contributors.clone(),
-            view: self.founding.view.clone(),
+    /// Whether the leader of the frame's ballot proposes what this round can become.
+    fn may_be_proposed(&self, header: &Header, proposal: &Proposal) -> bool {
+        let Some(history) = &self.history else { return false };
+        let Proposal { outcome, participants, .. } = proposal;
+        let ascending = |nodes: &[NodeId]| nodes.windows(2).all(|pair| pair[0] < pair[1]);
+        let lineage = outcome.lineage == history.lineage || self.settings.quorum == Quorum::Survivors;
+        let members = participants.iter().all(|node| history.view.contains(*node));
+        let contributors = outcome.contributors.iter().all(|node| participants.contains(node)) && !outcome.contributors.is_empty();
+        header.sender == header.ballot.node
+            && (lineage && outcome.round == history.round)
+            && (ascending(participants) && ascending(&outcome.contributors) && members && contributors)
+            && participants.contains(&self.me())
+    }
+
+    /// Takes a proposal as this node's own: moves its data, unless it is held already or bound to be chosen without.
+    pub(super) fn enact(&mut self, proposal: Proposal, out: &mut Outbox<Effect>) {
+        let Some(current) = &mut self.current else { return };
+        let ballot = current.ballot();
+        let held = current.open.as_ref().is_some_and(|open| open.held() == Some(&proposal.outcome));
+        let (terms, contributors) = (proposal.outcome.terms, proposal.outcome.contributors.clone());
+        let (participants, outcome) = (proposal.participants.clone(), proposal.outcome.clone());
+        let moves = !held && !proposal.inherited;
+        current.proposal = Some(proposal);
+        if !moves {
+            return;
+        }
+        let Some(plan) = self.plan(ballot, terms, contributors, participants) else { return };
+        let Some(publication) = self.publication(&plan, &outcome) else { return };
+        let Some(current) = &mut self.current else { return };
+        if current.open.as_ref().is_none_or(|open| *open.plan != plan) {
+            let plan = Arc::new(plan);
+            current.open = Some(Open::new(Arc::clone(&plan)));
+            out.push(Effect::Open(plan));
+        }
+        if let Some(open) = &mut current.open {
+            let publication = Arc::new(publication);
+            open.publish(outcome, Arc::clone(&publication));
+            out.push(Effect::Publish(publication));
+        }
+    }
+
+    /// Starts the plan of the first ballot before its leader proposes it: everybody contributes and takes part.
+    pub(super) fn open_default(&mut self, out: &mut Outbox<Effect>) {
+        let (Some(terms), Some(first), true) = (self.mine.as_ref().map(|mine| mine.terms), self.first_ballot(), self.is_plain()) else {
+            return;
         };
-        self.broadcast(&Message::Propose(outcome.clone()), out);
-        self.proposed = Some(outcome);
+        let Some(current) = &self.current else { return };
+        if current.open.is_some() || current.ballot() != first || current.proposal.is_some() || current.decided.is_some() {
+            return;
+        }
+        let (contributors, participants) = self.everybody(terms.kind);
+        let Some(plan) = self.plan(first, terms, contributors, participants) else { return };
+        let plan = Arc::new(plan);
+        if let Some(current) = &mut self.current {
+            current.open = Some(Open::new(Arc::clone(&plan)));
+            out.push(Effect::Open(plan));
+        }
     }
 
-    /// Accepts the proposal once this node holds, under its ballot, all that it must hold.
+    /// Contributors and participants where nothing is out of the ordinary.
+    pub(super) fn everybody(&self, kind: RoundKind) -> (Vec<NodeId>, Vec<NodeId>) {
+        let members: Vec<NodeId> = self.history.iter().flat_map(|history| history.view.ids()).collect();
+        let contributors = if kind == RoundKind::Found { members[..1.min(members.len())].to_vec() } else { members.clone() };
+        (contributors, members)
+    }
+
+    /// Whether every member lives and contributes, so that the first ballot may be used; never while joining.
+    pub(super) fn is_plain(&self) -> bool {
+        let silent = |member: &Member| self.leaving.get(&member.id) == Some(&false);
+        let fine = |view: &View| view.members().iter().all(|member| !self.is_gone(member) && !silent(member));
+        self.history.as_ref().is_some_and(|history| !history.joining && fine(&history.view))
+    }
+
+    pub(super) fn tell_leader(&mut self, out: &mut Outbox<Effect>) {
+        let (Some(mine), Some(leader)) = (self.mine.clone(), self.leader()) else { return };
+        let me = self.me();
+        let Some(current) = self.current.as_mut().filter(|current| leader != me && current.told != Some(leader)) else { return };
+        current.told = Some(leader);
+        self.send(leader, Message::Contribute(mine), out);
+    }
+
+    /// Accepts the proposal of the promised ballot once this node holds all that it must hold for it.
     pub(super) fn accept_when_held(&mut self, out: &mut Outbox<Effect>) {
-        let ballot = self.ballot;
-        let ready = |open: &&mut super::Open| open.holds_all() && !open.told_leader && open.plan.ballot == ballot;
-        let Some(open) = self.open.as_mut().filter(ready) else { return };
-        let Some(outcome) = self.proposed.clone() else { return };
-        if self.acceptor.accept(ballot, outcome).is_err() {
+        let (me, joining) = (self.me(), self.history.as_ref().is_some_and(|history| history.joining));
+        let Some(current) = &mut self.current else { return };
+        let ballot = current.ballot();
+        let Some(proposal) = current.proposal.clone().filter(|_| current.voted != Some(ballot)) else { return };
+        let held = current.open.as_ref().is_some_and(|open| open.held() == Some(&proposal.outcome));
+        if !held && (joining || !proposal.inherited) {
             return;
         }
-        open.told_leader = true;
-        if self.leads() {
-            self.prepared.insert(self.me());
-        } else {
-            self.send(ballot.node, Message::Prepared, out);
+        if !joining && current.acceptor.accept(ballot, proposal).is_err() {
+            return;
+        }
+        current.voted = Some(ballot);
+        match current.leading.as_mut().filter(|leading| leading.ballot() == ballot) {
+            Some(leading) => leading.accept(me),
+            None => self.send(ballot.node, Message::Prepared, out),
         }
     }
 
-    /// The leader's rule: a quorum accepted, and every shard is held by all its holders.
-    pub(super) fn decide_when_prepared(&mut self, out: &mut Outbox<Effect>) {
-        let Some(open) = self.open.as_ref().filter(|_| self.leads() && self.decided.is_none()) else { return };
-        let held = open.plan.holders().is_subset(&self.prepared);
-        if !held || !self.view().is_quorum(self.prepared.iter().copied()) {
-            return;
-        }
-        if let Some(outcome) = self.proposed.clone() {
-            self.broadcast(&Message::Decide(outcome.clone()), out);
-            self.decided = Some(outcome);
+    fn take_decision(&mut self, outcome: Outcome) {
+        let round = self.history.as_ref().map(|history| history.round);
+        if let Some(current) = self.current.as_mut().filter(|_| round == Some(outcome.round)) {
+            current.decided.get_or_insert(outcome);
         }
     }
+
+    /// Applies a decided outcome; `true` if the next round began.
+    pub(super) fn apply_when_held(&mut self, now: Instant, out: &mut Outbox<Effect>) -> bool {
+        let Some(current) = &self.current else { return false };
+        let Some(outcome) = current.decided.clone() else { return false };
+        let attempt = current.open.as_ref().filter(|open| open.held() == Some(&outcome)).map(|open| open.plan.attempt);
+        let Some(attempt) = attempt else {
+            // Others decided it without what this node has: nothing can bring the data here but joining again.
+            self.resign(out);
+            out.push(Effect::Stranded);
+            return false;
+        };
+        self.apply(attempt, outcome, now, out);
+        self.current.is_some()
+    }
+
+    fn apply(&mut self, attempt: Attempt, outcome: Outcome, now: Instant, out: &mut Outbox<Effect>) {
+        let (me, place) = (self.me(), self.place());
+        let drained = !outcome.view.contains(me);
+        self.mine = None;
+        let stays = |id: &NodeId| outcome.view.contains(*id);
+        self.leaving.retain(|id, _| stays(id));
+        let admitted = |joiner: &Member| outcome.view.member(joiner.id).is_some_and(|member| member.incarnation == joiner.incarnation);
+        self.joiners.retain(|_, joiner| !admitted(joiner));
+        let watched = |id: &NodeId| stays(id) || self.joiners.contains_key(id);
+        self.dead.retain(|(id, _)| watched(id));
+        let next = History::after(outcome.clone(), place);
+        self.current = (!drained).then(|| Current::new(me, &next.view));
+        self.history = (!drained).then_some(next);
+        out.push(Effect::Apply { attempt, outcome, drained });
+        for (header, message) in std::mem::take(&mut self.early) {
+            self.receive(header, message, now, out);
+        }
+    }
+
+    /// Ends the run for everybody.
+    pub(super) fn abandon(&mut self, reason: RefusalReason, out: &mut Outbox<Effect>) {
+        let members: Vec<NodeId> = self.history.iter().flat_map(|history| history.view.ids()).collect();
+        self.broadcast(members, &Message::Abandon(reason.clone()), out);
+        self.stop(RoundError::refused(self.place().round, reason), out);
+    }
+
+    fn abandoned(&mut self, header: &Header, reason: RefusalReason, out: &mut Outbox<Effect>) {
+        self.stop(RoundError::refused(header.round, reason), out);
+    }
+
+    /// Somebody promised a higher ballot: its owner leads for now.
+    fn overtaken(&mut self, ballot: Ballot, now: Instant) {
+        let Some(current) = &mut self.current else { return };
+        if current.leading.as_ref().is_some_and(|leading| leading.ballot() < ballot) {
+            current.ballots.observe(ballot);
+            current.leading = None;
+            current.follow_until = Some(now.after(FOLLOW_WAIT));
+        }
+    }
+
+    /// What a peer that can be sent to again may have missed.
+    pub(super) fn peer_up(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
+        if let Some(Decided { outcome, place }) = self.history.as_ref().and_then(|history| history.last.as_ref())
+            && outcome.view.contains(node)
+        {
+            self.send_from(*place, node, Message::Decide(outcome.clone()), out);
+        }
+        let Some(current) = &mut self.current else { return };
+        current.told.take_if(|told| *told == node);
+        let ballot = current.ballot();
+        if current.voted == Some(ballot) && ballot.node == node {
+            self.send(node, Message::Prepared, out);
+        }
+        self.lead_again(node, out);
+    }
+
+    /// Tells why no round can be decided, when that changes.
+    pub(super) fn tell_waiting(&mut self, out: &mut Outbox<Effect>) {
+        let waiting = if self.alive_are_enough() { None } else { self.describe_waiting() };
+        if waiting != self.waiting {
+            self.waiting.clone_from(&waiting);
+            out.push(Effect::Waiting(waiting));
+        }
+    }
+
+    fn describe_waiting(&self) -> Option<String> {
+        let history = self.history.as_ref()?;
+        let (dead, alive): (Vec<_>, Vec<_>) = history.view.members().iter().partition(|member| self.is_gone(member));
+        let ids = |members: &[&Member]| members.iter().map(|member| member.id).collect::<Vec<_>>();
+        let (alive, dead) = (ids(&alive), ids(&dead));
+        Some(format!(
+            "{} of {} members live ({}): no quorum. More than half must, or half with {}. Bring back {} (restarted under their ids they count once \
+             all of them are back), or run with quorum = survivors",
+            alive.len(),
+            history.view.size(),
+            Nodes(&alive),
+            history.view.lowest(),
+            Nodes(&dead)
+        ))
+    }
+}
+
+/// Whether the header's sender is in the view, in the incarnation that the view has.
+pub(super) fn is_member(view: &View, header: &Header) -> bool {
+    view.member(header.sender).is_some_and(|member| member.incarnation == header.incarnation)
+}
+
+fn difference(one: NodeId, one_terms: Terms, other: NodeId, other_terms: Terms) -> RefusalReason {
+    RefusalReason::TermsDiffer { one, one_terms: one_terms.to_string(), other, other_terms: other_terms.to_string() }
 }

@@ -1,0 +1,122 @@
+//! What the coordinator is told, what it asks for, and what it needs to know at its start.
+
+use super::error::RoundError;
+use super::outcome::{Outcome, Terms};
+use super::plan::{Attempt, Plan, Publication};
+use crate::ident::{Ballot, Incarnation, Lineage, NodeId, Round};
+use crate::machine::Identity;
+use crate::policy::{OnMomentumLoss, Quorum};
+use crate::sampler::Progress;
+use crate::time::Span;
+use crate::view::{Member, View};
+use crate::wire::{Frame, Header, Message};
+use std::sync::Arc;
+
+/// What happens to the coordinator.
+#[derive(Clone, Debug)]
+pub enum In {
+    /// The founding view is formed.
+    Formed {
+        /// Its members.
+        view: View,
+        /// The new model history.
+        lineage: Lineage,
+    },
+    /// This node froze its contribution.
+    Contribute {
+        /// The round it works towards; a contribution to another one than the coordinator's is late and changes nothing.
+        round: Round,
+        /// What it expects the round to be.
+        terms: Terms,
+        /// Which samples were left when the round began, if its training follows an elastic sampler.
+        samples: Option<Progress>,
+    },
+    /// A control frame about rounds arrived.
+    Frame {
+        /// Who, where in history.
+        header: Header,
+        /// What.
+        message: Message,
+    },
+    /// This node's own shards are averaged and their publication is handed to the transport.
+    Reduced(Attempt),
+    /// All parameters that an owner publishes arrived.
+    ParametersHeld(Attempt, NodeId),
+    /// All state that a node moves to this one arrived.
+    StateHeld(Attempt, NodeId),
+    /// A contributor expects another round than this node.
+    TermsDiffer(Attempt, NodeId, Terms),
+    /// A stream to or from a node failed while the node seems alive.
+    StreamBroken(Attempt, NodeId),
+    /// A node is dead.
+    Lost(NodeId, Incarnation),
+    /// A node that was thought dead is alive.
+    Back(NodeId),
+    /// A node can be sent to (again): what it may have missed is sent again.
+    PeerUp(NodeId),
+    /// The nodes that are ready to be admitted; replaces the list before.
+    Joiners(Vec<Member>),
+    /// A member leaves, this node included.
+    Leaving {
+        /// Who.
+        node: NodeId,
+        /// Whether its training threads still contribute to the next round.
+        contributes: bool,
+    },
+    /// The others went on without this node: it belongs to no view until it is admitted again.
+    Resign,
+    /// Time passed.
+    Tick,
+}
+
+/// What the coordinator asks its shell for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Send a control frame.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        frame: Frame,
+    },
+    /// Start the reduction of an attempt. It replaces the attempt that was under way, whose streams are reset.
+    Open(Arc<Plan>),
+    /// The receivers of the open attempt are known: what was averaged may be published, and state moves.
+    Publish(Arc<Publication>),
+    /// Stop the data movements of a ballot and throw their results away.
+    Discard(Ballot),
+    /// Install a decided outcome with what an attempt brought, and release whoever waits for it.
+    Apply {
+        /// Whose data.
+        attempt: Attempt,
+        /// What was decided.
+        outcome: Outcome,
+        /// The outcome leaves this node out: it has handed over and may end.
+        drained: bool,
+    },
+    /// Release whoever waits with an error; nothing was changed.
+    Fail(RoundError),
+    /// A round was decided whose data this node does not hold: it must join again.
+    Stranded,
+    /// Why no round is decided now and what would release it; `None`: nothing is in the way.
+    Waiting(Option<String>),
+}
+
+/// What a coordinator needs to know at its start.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This node.
+    pub identity: Identity,
+    /// `R`: replicas of a shard beside its owner.
+    pub replicas: usize,
+    /// Whether the outer optimizer keeps anchor and momentum in shards.
+    pub keeps_state: bool,
+    /// Who may decide.
+    pub quorum: Quorum,
+    /// What happens when all holders of a shard are lost.
+    pub on_momentum_loss: OnMomentumLoss,
+    /// How long a round waits for a live member that does not contribute, after the first contribution.
+    pub grace: Span,
+    /// How long a round of live members may take before it is given up.
+    pub round_timeout: Span,
+}

@@ -1,0 +1,197 @@
+//! What was decided, and what follows from it alone: shard maps, the next view, losses. Pure functions over [`History`].
+
+use super::Coordinator;
+use crate::coordinator::outcome::{Outcome, Proposal, RoundKind, Terms};
+use crate::coordinator::plan::{Attempt, Holders, Plan, Publication, losses};
+use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round, ShardId};
+use crate::machine::Place;
+use crate::policy::{OnMomentumLoss, Quorum};
+use crate::shards::{Layout, ShardMap};
+use crate::view::{MEMBERS_MAX, Member, View};
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Shard maps that are kept: those of two views, for the layouts of parameters, gradients and averaged buffers.
+const SHARD_MAPS_MAX: usize = 8;
+
+/// What was decided up to the current round.
+#[derive(Clone, Debug)]
+pub(super) struct History {
+    pub lineage: Lineage,
+    /// The round being worked towards.
+    pub round: Round,
+    /// Its view; its members are the acceptors.
+    pub view: View,
+    /// Shards whose state nobody holds.
+    pub absent: Vec<ShardId>,
+    pub momentum_lost: u64,
+    /// The outcome before, for members that missed it.
+    pub last: Option<Decided>,
+    /// This node is no member: it only receives what the round makes.
+    pub joining: bool,
+}
+
+/// An outcome with the place where it was decided.
+#[derive(Clone, Debug)]
+pub(super) struct Decided {
+    pub outcome: Outcome,
+    pub place: Place,
+}
+
+impl History {
+    pub fn founding(view: View, lineage: Lineage) -> Self {
+        Self { lineage, round: Round::FOUNDING, view, absent: Vec::new(), momentum_lost: 0, last: None, joining: false }
+    }
+
+    /// The history of a node that is admitted by an outcome of `round` among the members of `view`.
+    pub fn joining(view: View, lineage: Lineage, round: Round) -> Self {
+        Self { round, joining: true, ..Self::founding(view, lineage) }
+    }
+
+    pub fn after(outcome: Outcome, place: Place) -> Self {
+        Self {
+            lineage: outcome.lineage,
+            round: outcome.round.next(),
+            view: outcome.view.clone(),
+            absent: outcome.absent.clone(),
+            momentum_lost: outcome.momentum_lost,
+            last: Some(Decided { outcome, place }),
+            joining: false,
+        }
+    }
+}
+
+/// Shard maps by members and values.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Maps(Vec<(Vec<NodeId>, u64, Arc<ShardMap>)>);
+
+impl Maps {
+    fn get(&mut self, view: &View, elements: u64, replicas: usize) -> Arc<ShardMap> {
+        let same = |ids: &[NodeId]| ids.len() == view.size() && view.ids().eq(ids.iter().copied());
+        if let Some((.., map)) = self.0.iter().find(|(ids, values, _)| *values == elements && same(ids)) {
+            return Arc::clone(map);
+        }
+        let map = Arc::new(ShardMap::new(view, &Layout::new(elements as usize), replicas));
+        if self.0.len() == SHARD_MAPS_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((view.ids().collect(), elements, Arc::clone(&map)));
+        map
+    }
+}
+
+impl Coordinator {
+    pub(super) fn plan(&mut self, ballot: Ballot, terms: Terms, contributors: Vec<NodeId>, participants: Vec<NodeId>) -> Option<Plan> {
+        let history = self.history.as_ref()?;
+        let map = self.maps.get(&history.view, terms.elements, self.settings.replicas);
+        let attempt = Attempt { round: history.round, ballot };
+        let layout = Layout::new(terms.elements as usize);
+        Some(Plan::new(self.settings.identity.node, attempt, terms, (contributors, participants), layout, &map))
+    }
+
+    pub(super) fn publication(&mut self, plan: &Plan, outcome: &Outcome) -> Option<Publication> {
+        let history = self.history.as_ref()?;
+        let state_elements = if plan.terms.kind == RoundKind::Found { Some(plan.terms.elements) } else { self.state_elements };
+        let Some(elements) = state_elements.filter(|_| self.settings.keeps_state) else {
+            return Some(Publication::new(plan, outcome, None));
+        };
+        let before = self.maps.get(&history.view, elements, self.settings.replicas);
+        let after = self.maps.get(&outcome.view, elements, self.settings.replicas);
+        let layout = Layout::new(elements as usize);
+        let holders = Holders { layout, before: &before, after: &after, absent: &history.absent };
+        Some(Publication::new(plan, outcome, Some(holders)))
+    }
+
+    /// The shards whose momentum restarts at zero in an attempt, and those that nobody holds after it.
+    fn losses(&mut self, plan: &Plan) -> (Vec<ShardId>, Vec<ShardId>) {
+        let (Some(history), Some(elements)) = (&self.history, self.state_elements.filter(|_| self.settings.keeps_state)) else {
+            return (Vec::new(), Vec::new());
+        };
+        let before = self.maps.get(&history.view, elements, self.settings.replicas);
+        losses(plan, &before, Layout::new(elements as usize), &history.absent)
+    }
+
+    /// Whether these members of the view may decide without the others.
+    pub(super) fn are_enough(&self, group: &[NodeId]) -> bool {
+        let Some(history) = &self.history else { return false };
+        if self.settings.quorum == Quorum::Survivors || history.view.is_quorum(group.iter().copied()) {
+            return !group.is_empty();
+        }
+        // A new start under a member's id proves that its predecessor is gone. If that accounts for everybody who is not here,
+        // there is no other side.
+        let returned = |member: &Member| self.joiners.get(&member.id).is_some_and(|joiner| joiner.incarnation >= member.incarnation);
+        let accounted = |member: &Member| group.contains(&member.id) || returned(member);
+        !group.is_empty() && history.view.members().iter().all(accounted)
+    }
+
+    /// Whether the members that seem alive may decide.
+    pub(super) fn alive_are_enough(&self) -> bool {
+        let Some(history) = self.history.as_ref().filter(|history| !history.joining) else { return true };
+        let alive: Vec<_> = history.view.members().iter().filter(|member| !self.is_gone(member)).map(|member| member.id).collect();
+        self.are_enough(&alive)
+    }
+
+    /// The next view: who takes part, without those that leave, with those that join.
+    fn next_view(&self, terms: Terms, participants: &[NodeId]) -> Option<View> {
+        let history = self.history.as_ref()?;
+        let stays = |member: &&Member| participants.contains(&member.id) && !self.leaving.contains_key(&member.id);
+        let mut members: Vec<Member> = history.view.members().iter().filter(stays).cloned().collect();
+        if members.is_empty() {
+            // The last one to leave hands over to nobody.
+            members = history.view.members().iter().filter(|member| participants.contains(&member.id)).cloned().collect();
+        }
+        if terms.carries_parameters() && terms.kind != RoundKind::Found {
+            let room = MEMBERS_MAX.saturating_sub(members.len());
+            let new = self.joiners.values().filter(|joiner| !participants.contains(&joiner.id) && !self.is_dead(joiner));
+            members.extend(new.take(room).cloned());
+        }
+        let changed = !members.iter().eq(history.view.members());
+        let epoch = if changed { Epoch(history.view.epoch().0 + 1) } else { history.view.epoch() };
+        View::new(epoch, members).ok()
+    }
+
+    /// What a leader proposes of its own choice; `Err` with how many shards were lost if that stops the run.
+    pub(super) fn compose(
+        &mut self,
+        ballot: Ballot,
+        terms: Terms,
+        contributors: Vec<NodeId>,
+        participants: Vec<NodeId>,
+    ) -> Option<Result<Proposal, u32>> {
+        let plan = self.plan(ballot, terms, contributors, participants)?;
+        let (lost, absent) = self.losses(&plan);
+        if !lost.is_empty() && self.settings.on_momentum_loss == OnMomentumLoss::Stop {
+            return Some(Err(u32::try_from(lost.len()).unwrap_or(u32::MAX)));
+        }
+        let view = self.next_view(terms, &plan.participants)?;
+        let history = self.history.as_ref()?;
+        let samples = plan.contributors.iter().find_map(|node| self.samples_of(*node));
+        let outcome = Outcome {
+            lineage: self.lineage_after(&plan.participants)?,
+            round: history.round,
+            terms,
+            contributors: plan.contributors,
+            view,
+            absent,
+            momentum_lost: history.momentum_lost + lost.len() as u64,
+            samples,
+        };
+        Some(Ok(Proposal { outcome, participants: plan.participants, inherited: false }))
+    }
+
+    fn samples_of(&self, node: NodeId) -> Option<crate::sampler::Progress> {
+        self.current.as_ref()?.contributed.get(&node)?.samples.clone()
+    }
+
+    /// The lineage goes on, unless fewer than a quorum decide: then the others may decide too, and these are two histories.
+    fn lineage_after(&self, participants: &[NodeId]) -> Option<Lineage> {
+        let history = self.history.as_ref()?;
+        if self.settings.quorum == Quorum::Majority || history.view.is_quorum(participants.iter().copied()) {
+            return Some(history.lineage);
+        }
+        let mut bytes = history.lineage.0.to_le_bytes().to_vec();
+        bytes.extend(history.round.0.to_le_bytes());
+        participants.iter().for_each(|node| bytes.extend(node.0.to_le_bytes()));
+        Some(Lineage(xxh3_128(&bytes).max(1)))
+    }
+}

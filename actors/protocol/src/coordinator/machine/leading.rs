@@ -1,0 +1,212 @@
+//! The leader's rules. The lowest id that lives leads. Where everybody lives and contributes it proposes under the first ballot;
+//! otherwise it asks for promises under a higher one, waits for the contributions of those that live (at most the grace), and
+//! proposes with those. It decides when all participants accepted and all joiners hold what they must.
+
+use super::Coordinator;
+use crate::ballot::Proposer;
+use crate::coordinator::BROKEN_ATTEMPTS_MAX;
+use crate::coordinator::events::Effect;
+use crate::coordinator::outcome::{Proposal, RoundKind, Terms};
+use crate::ident::{Ballot, NodeId};
+use crate::machine::Outbox;
+use crate::time::{Instant, Span};
+use crate::view::Member;
+use crate::wire::{Contributed, Header, Message, RefusalReason};
+
+/// How long a leader waits for the promises of members that seem alive, once a quorum promised.
+pub const PROMISE_WAIT: Span = Span::from_millis(1_000);
+
+impl Coordinator {
+    /// The lowest id that lives, as far as this node knows; itself if it is.
+    pub(super) fn leader(&self) -> Option<NodeId> {
+        let history = self.history.as_ref().filter(|history| !history.joining)?;
+        let lives = |member: &&Member| member.id == self.me() || !self.is_gone(member);
+        history.view.members().iter().find(lives).map(|member| member.id)
+    }
+
+    pub(super) fn lead(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        if self.leader() != Some(self.me()) || self.follows_another() {
+            return;
+        }
+        let Some(current) = self.current.as_ref().filter(|current| current.decided.is_none()) else { return };
+        match current.leading.as_ref().map(Proposer::proposal) {
+            None => self.begin_to_lead(now, out),
+            Some(None) => self.propose_when_promised(out),
+            Some(Some(_)) if self.must_try_again() => self.take_over(now, out),
+            Some(Some(_)) => {}
+        }
+    }
+
+    /// Whether a living node's higher ballot was promised a moment ago: two that both believe they lead must not race.
+    fn follows_another(&self) -> bool {
+        let (Some(history), Some(current)) = (&self.history, &self.current) else { return false };
+        let owner = current.ballots.highest().node;
+        let lives = owner != self.me() && history.view.member(owner).is_some_and(|member| !self.is_gone(member));
+        current.follow_until.is_some() && lives
+    }
+
+    fn begin_to_lead(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let Some(current) = &self.current else { return };
+        let first = self.first_ballot().filter(|first| first.node == self.me() && current.ballot() == *first);
+        let Some(ballot) = first.filter(|_| self.is_plain()) else { return self.take_over(now, out) };
+        let Some(terms) = current.contributed.values().next().map(|contributed| contributed.terms) else { return };
+        let (contributors, participants) = self.everybody(terms.kind);
+        if let Some(current) = &mut self.current {
+            current.leading = Some(Proposer::new(ballot));
+        }
+        self.propose_own(ballot, terms, contributors, participants, out);
+    }
+
+    /// Asks for promises under a new ballot.
+    fn take_over(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let me = self.me();
+        let Some(current) = &mut self.current else { return };
+        let ballot = current.ballots.advance();
+        let Ok(promise) = current.acceptor.prepare(ballot) else { return };
+        let mut leading = Proposer::new(ballot);
+        leading.promise(me, promise);
+        current.retry = false;
+        current.promise_by = Some(now.after(PROMISE_WAIT));
+        self.follow(ballot, now);
+        if let Some(current) = &mut self.current {
+            current.leading = Some(leading);
+        }
+        let members: Vec<NodeId> = self.history.iter().flat_map(|history| history.view.ids()).collect();
+        self.broadcast(members, &Message::Prepare, out);
+        self.propose_when_promised(out);
+    }
+
+    pub(super) fn promised(
+        &mut self,
+        header: &Header,
+        accepted: Option<(Ballot, Proposal)>,
+        contributed: Option<Contributed>,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        if let Some(contributed) = contributed {
+            self.note_contribution(header.sender, contributed, now, out);
+        }
+        let leading = self.current.as_mut().and_then(|current| current.leading.as_mut());
+        if let Some(leading) = leading {
+            leading.promise(header.sender, crate::ballot::Promise { ballot: header.ballot, accepted });
+        }
+    }
+
+    fn propose_when_promised(&mut self, out: &mut Outbox<Effect>) {
+        let (Some(history), Some(current)) = (&self.history, &self.current) else { return };
+        let Some(leading) = &current.leading else { return };
+        let ballot = leading.ballot();
+        let living: Vec<NodeId> = history.view.members().iter().filter(|member| !self.is_gone(member)).map(|member| member.id).collect();
+        let participants: Vec<NodeId> = leading.promised().filter(|node| living.contains(node)).collect();
+        let waits = participants.len() < living.len() && current.promise_by.is_some();
+        if waits || !self.are_enough(&participants) {
+            return;
+        }
+        if let Some(bound) = leading.bound_to() {
+            let proposal = Proposal { outcome: bound.outcome.clone(), participants, inherited: true };
+            return self.propose(proposal, out);
+        }
+        let contributes = |node: &&NodeId| current.contributed.contains_key(node);
+        let mut contributors: Vec<NodeId> = participants.iter().filter(contributes).copied().collect();
+        let expected = participants.iter().filter(|node| self.leaving.get(node) != Some(&false)).count();
+        let Some(terms) = contributors.first().and_then(|node| current.contributed.get(node)).map(|contributed| contributed.terms) else {
+            return;
+        };
+        if contributors.len() < expected && !current.grace_over {
+            return;
+        }
+        if terms.kind == RoundKind::Found {
+            contributors.truncate(1);
+        }
+        self.propose_own(ballot, terms, contributors, participants, out);
+    }
+
+    fn propose_own(&mut self, ballot: Ballot, terms: Terms, contributors: Vec<NodeId>, participants: Vec<NodeId>, out: &mut Outbox<Effect>) {
+        match self.compose(ballot, terms, contributors, participants) {
+            Some(Ok(proposal)) => self.propose(proposal, out),
+            Some(Err(shards)) => self.abandon(RefusalReason::MomentumLost { shards }, out),
+            None => {}
+        }
+    }
+
+    fn propose(&mut self, proposal: Proposal, out: &mut Outbox<Effect>) {
+        if let Some(leading) = self.current.as_mut().and_then(|current| current.leading.as_mut()) {
+            leading.propose(proposal.clone());
+        }
+        self.broadcast(proposal.participants.iter().copied(), &Message::Propose(proposal.clone()), out);
+        if let Some(view) = self.history.as_ref().map(|history| history.view.clone()) {
+            let joiners: Vec<NodeId> = proposal.joiners().map(|joiner| joiner.id).collect();
+            self.broadcast(joiners, &Message::Admit { proposal: proposal.clone(), view }, out);
+        }
+        self.enact(proposal, out);
+    }
+
+    /// Sends a peer that can be sent to again what this leader last asked.
+    pub(super) fn lead_again(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
+        let (Some(history), Some(current)) = (&self.history, &self.current) else { return };
+        let Some(leading) = &current.leading else { return };
+        let message = match leading.proposal() {
+            None if history.view.contains(node) => Message::Prepare,
+            Some(proposal) if proposal.participants.contains(&node) => Message::Propose(proposal.clone()),
+            Some(proposal) if proposal.outcome.view.contains(node) => {
+                Message::Admit { proposal: proposal.clone(), view: history.view.clone() }
+            }
+            _ => return,
+        };
+        self.send(node, message, out);
+    }
+
+    pub(super) fn count_prepared(&mut self, header: &Header) {
+        let Some(current) = &mut self.current else { return };
+        let Some(leading) = current.leading.as_mut().filter(|leading| leading.ballot() == header.ballot) else { return };
+        leading.accept(header.sender);
+        current.prepared.insert(header.sender);
+    }
+
+    /// The leader's rule: all participants accepted, so that their data is safe, and the joiners have theirs.
+    pub(super) fn decide_when_accepted(&mut self, out: &mut Outbox<Effect>) {
+        let Some(current) = self.current.as_mut().filter(|current| current.decided.is_none()) else { return };
+        let Some(chosen) = current.leading.as_ref().and_then(Proposer::chosen) else { return };
+        if !chosen.inherited && !chosen.joiners().all(|joiner| current.prepared.contains(&joiner.id)) {
+            return;
+        }
+        let outcome = chosen.outcome.clone();
+        let all: Vec<NodeId> = chosen.participants.iter().copied().chain(chosen.joiners().map(|joiner| joiner.id)).collect();
+        current.decided = Some(outcome.clone());
+        self.broadcast(all, &Message::Decide(outcome), out);
+    }
+
+    /// Whether what was proposed cannot be decided as it is: somebody it needs is dead, late, or cannot be reached.
+    fn must_try_again(&self) -> bool {
+        let (Some(history), Some(current)) = (&self.history, &self.current) else { return false };
+        let Some(proposal) = current.leading.as_ref().and_then(Proposer::proposal) else { return false };
+        let dead = |node: &NodeId| history.view.member(*node).is_none_or(|member| self.is_gone(member));
+        let joiner_died = || proposal.joiners().any(|joiner| self.is_dead(joiner) && !current.prepared.contains(&joiner.id));
+        let overdue = |node: &NodeId| current.grace_over || self.leaving.get(node) == Some(&false);
+        let late = |node: &NodeId| !current.contributed.contains_key(node) && overdue(node);
+        let out_of_grace = !proposal.inherited && proposal.outcome.contributors.iter().any(late);
+        current.retry || proposal.participants.iter().any(dead) || joiner_died() || out_of_grace
+    }
+
+    /// A stream between live nodes broke: another attempt, if this node leads; else the leader is asked for one.
+    pub(super) fn ask_for_another_attempt(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
+        let me = self.me();
+        let Some(current) = &mut self.current else { return };
+        let owner = current.ballot().node;
+        if owner != me {
+            return self.send(owner, Message::Broken(node), out);
+        }
+        current.broken += 1;
+        current.retry = true;
+        if current.broken > BROKEN_ATTEMPTS_MAX {
+            self.abandon(RefusalReason::StreamBroken { node }, out);
+        }
+    }
+
+    /// Whether this node leads and somebody that lives has not contributed yet.
+    pub(super) fn waits_for_grace(&self) -> bool {
+        let Some(current) = self.current.as_ref().filter(|current| !current.grace_over) else { return false };
+        self.leader() == Some(self.me()) && current.decided.is_none()
+    }
+}

@@ -1,0 +1,33 @@
+//! What the user allows when nodes are lost: pure choices, the same on every node.
+
+use serde::{Deserialize, Serialize};
+
+/// Who may decide a round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Quorum {
+    /// More than half of the view, or exactly half with its lowest id: two sides of a cut network never both go on.
+    #[default]
+    Majority,
+    /// Whoever is alive. Two sides of a cut network both go on; on healing the one with fewer rounds joins the other.
+    Survivors,
+}
+
+/// What happens when all holders of a shard's slow momentum are lost between two rounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum OnMomentumLoss {
+    /// Its momentum restarts at zero, counted and reported.
+    #[default]
+    Reset,
+    /// The run stops with an error.
+    Stop,
+}
+
+/// What a joiner gets of the base optimizer's buffers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum JoinerBuffers {
+    /// Nothing: they start afresh.
+    #[default]
+    Reset,
+    /// A copy of the lowest contributor's.
+    Copy,
+}
