@@ -28,53 +28,74 @@ fn acceptors_never_go_back() {
     assert_eq!((acceptor.promised(), acceptor.accepted()), (ballot(0, 5), None));
 }
 
+/// A value, named by the ballot under which it was first proposed, and who votes on it.
+#[derive(Clone, Debug, PartialEq)]
+struct Vote {
+    value: Ballot,
+    voters: Vec<NodeId>,
+    inherited: bool,
+}
+
+impl Motion for Vote {
+    fn voters(&self) -> &[NodeId] {
+        &self.voters
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.inherited
+    }
+}
+
+fn vote(counter: u64, voters: &[u64], inherited: bool) -> Vote {
+    Vote { value: ballot(counter, 1), voters: voters.iter().copied().map(NodeId).collect(), inherited }
+}
+
 #[test]
-fn the_value_of_the_highest_ballot_must_be_proposed() {
-    type Answers = &'static [(u64, Option<(u64, char)>)];
-    let cases: &[(Answers, Option<char>)] = &[
-        (&[], None),
-        (&[(1, None)], None),
-        (&[(1, None), (1, None)], None),
-        (&[(1, None), (9, None)], None),
-        (&[(1, None), (2, None)], Some('o')),
-        (&[(2, Some((0, 'a'))), (3, None)], Some('a')),
-        (&[(1, Some((1, 'a'))), (2, Some((2, 'b')))], Some('b')),
-        (&[(1, Some((2, 'b'))), (2, Some((1, 'a')))], Some('b')),
-        (&[(1, None), (9, Some((2, 'x'))), (2, None)], Some('o')),
+fn a_proposer_is_bound_where_nobody_proves_that_nothing_was_chosen() {
+    let fresh = |counter| Some((ballot(counter, 1), vote(counter, &[1, 2, 3], false)));
+    let inherited = |counter| Some((ballot(counter, 1), vote(counter, &[1, 2, 3], true)));
+    type Answers = Vec<(u64, Option<(Ballot, Vote)>)>;
+    let cases: [(Answers, Option<u64>); 7] = [
+        (vec![], None),
+        (vec![(1, None), (2, None)], None),
+        (vec![(1, fresh(0)), (2, fresh(0))], Some(0)),
+        (vec![(1, fresh(0)), (2, None)], None),
+        (vec![(1, fresh(2)), (2, fresh(0))], None),
+        (vec![(1, inherited(2)), (2, None)], Some(2)),
+        (vec![(1, inherited(1)), (2, fresh(2))], None),
     ];
     for (answers, expected) in cases {
-        let mut proposer = Proposer::new(ballot(3, 2), &view(&[1, 2, 3]));
-        for (from, accepted) in *answers {
-            let accepted = accepted.map(|(counter, value)| (ballot(counter, 1), value));
-            proposer.promise(NodeId(*from), Promise { ballot: ballot(3, 2), accepted });
+        let mut proposer = Proposer::new(ballot(3, 2));
+        for (from, accepted) in answers.clone() {
+            proposer.promise(NodeId(from), Promise { ballot: ballot(3, 2), accepted });
         }
-        assert_eq!(proposer.propose(|| 'o').copied(), *expected, "{answers:?}");
+        let bound = proposer.bound_to().map(|bound| bound.value);
+        assert_eq!(bound, expected.map(|counter| ballot(counter, 1)), "{answers:?}");
     }
 }
 
 #[test]
-fn the_first_ballot_decides_in_one_round_trip() {
-    let members = view(&[1, 2, 3]);
-    let mut proposer = Proposer::new(first_ballot(&members), &members);
-    assert_eq!(proposer.propose(|| 'v'), Some(&'v'));
-    assert_eq!(proposer.propose(|| 'w'), Some(&'v'), "a proposal is fixed");
-    proposer.accept(NodeId(1), proposer.ballot());
-    proposer.accept(NodeId(1), proposer.ballot());
-    proposer.accept(NodeId(2), ballot(1, 1));
-    proposer.accept(NodeId(9), proposer.ballot());
-    assert_eq!(proposer.decided(), None);
-    assert_eq!(proposer.missing().collect::<Vec<_>>(), [NodeId(2), NodeId(3)]);
-    proposer.accept(NodeId(3), proposer.ballot());
-    assert_eq!(proposer.decided(), Some(&'v'));
+fn all_voters_must_accept() {
+    let mut proposer = Proposer::new(ballot(0, 1));
+    assert!(proposer.chosen().is_none());
+    proposer.propose(vote(0, &[1, 2, 3], false));
+    assert_eq!(proposer.propose(vote(9, &[1], false)).value, ballot(0, 1), "a proposal is fixed");
+    for node in [1, 1, 9, 2] {
+        proposer.accept(NodeId(node));
+    }
+    assert_eq!(proposer.missing().collect::<Vec<_>>(), [NodeId(3)]);
+    assert!(proposer.chosen().is_none());
+    proposer.accept(NodeId(3));
+    assert!(proposer.chosen().is_some());
 }
 
 #[test]
 fn promises_of_another_ballot_do_not_count() {
-    let mut proposer = Proposer::<char>::new(ballot(3, 2), &view(&[1, 2]));
+    let mut proposer = Proposer::<Vote>::new(ballot(3, 2));
     proposer.promise(NodeId(1), Promise { ballot: ballot(2, 2), accepted: None });
-    assert!(!proposer.may_propose());
+    assert_eq!(proposer.promised().count(), 0);
     proposer.promise(NodeId(1), Promise { ballot: ballot(3, 2), accepted: None });
-    assert!(proposer.may_propose(), "half with the lowest id is a quorum");
+    assert_eq!(proposer.promised().collect::<Vec<_>>(), [NodeId(1)]);
 }
 
 proptest! {
@@ -100,8 +121,8 @@ proptest! {
 
 #[test]
 fn the_checker_finds_planted_bugs() {
-    for bug in [Bug::ForgetAccepted, Bug::AcceptStale] {
-        let found = (0..2000u64).any(|seed| run(3, &noise(seed), bug).len() > 1);
+    for bug in [Bug::ForgetAccepted, Bug::AcceptStale, Bug::ForgetInherited] {
+        let found = (0..6000u64).any(|seed| run(3, &noise(seed), bug).len() > 1);
         assert!(found, "{bug:?}");
     }
 }
@@ -124,13 +145,15 @@ enum Bug {
     ForgetAccepted,
     /// Acceptors accept below their promise.
     AcceptStale,
+    /// Proposers do not say that they had no choice.
+    ForgetInherited,
 }
 
 #[derive(Clone, Debug)]
 enum Message {
     Prepare(Ballot),
-    Promise(Promise<Ballot>),
-    Propose(Ballot, Ballot),
+    Promise(Promise<Vote>),
+    Propose(Ballot, Vote),
     Accepted(Ballot),
     Stale(Ballot),
 }
@@ -139,8 +162,8 @@ enum Message {
 struct Network {
     members: View,
     bug: Bug,
-    acceptors: BTreeMap<NodeId, Acceptor<Ballot>>,
-    proposers: BTreeMap<NodeId, (Ballots, Option<Proposer<Ballot>>)>,
+    acceptors: BTreeMap<NodeId, Acceptor<Vote>>,
+    proposers: BTreeMap<NodeId, (Ballots, Option<Proposer<Vote>>)>,
     messages: Vec<(NodeId, NodeId, Message)>,
     decided: BTreeSet<Ballot>,
 }
@@ -185,7 +208,7 @@ impl Network {
         let (ballots, attempt) = self.proposers.get_mut(&id).unwrap();
         let fresh = attempt.is_none() && id == self.members.lowest();
         let ballot = if fresh { first_ballot(&self.members) } else { ballots.advance() };
-        *attempt = Some(Proposer::new(ballot, &self.members));
+        *attempt = Some(Proposer::new(ballot));
         self.broadcast(id, &Message::Prepare(ballot));
         self.advance(id);
     }
@@ -239,22 +262,28 @@ impl Network {
                 }
                 attempt.promise(from, promise);
             }
-            Message::Accepted(ballot) => attempt.accept(from, ballot),
+            Message::Accepted(ballot) if ballot == attempt.ballot() => attempt.accept(from),
+            Message::Accepted(_) => {}
             Message::Stale(ballot) => ballots.observe(ballot),
             Message::Prepare(_) | Message::Propose(..) => {}
         }
         self.advance(id);
     }
 
-    /// Proposes as soon as it may; notes decisions.
+    /// Proposes as soon as a quorum promised, to those that promised; notes decisions.
     fn advance(&mut self, id: NodeId) {
         let Some(attempt) = self.proposers.get_mut(&id).unwrap().1.as_mut() else { return };
         let ballot = attempt.ballot();
-        let fresh = attempt.proposal.is_none();
-        let proposal = attempt.propose(|| ballot).copied();
-        self.decided.extend(attempt.decided().copied());
-        if let (Some(value), true) = (proposal, fresh) {
-            self.broadcast(id, &Message::Propose(ballot, value));
+        let first = ballot == first_ballot(&self.members);
+        let voters: Vec<NodeId> = if first { self.members.ids().collect() } else { attempt.promised().collect() };
+        if attempt.proposal().is_none() && self.members.is_quorum(voters.iter().copied()) {
+            let bound = attempt.bound_to().map(|bound| bound.value);
+            let inherited = bound.is_some() && self.bug != Bug::ForgetInherited;
+            let vote = Vote { value: bound.unwrap_or(ballot), voters, inherited };
+            attempt.propose(vote.clone());
+            self.broadcast(id, &Message::Propose(ballot, vote));
         }
+        let attempt = self.proposers.get_mut(&id).unwrap().1.as_ref();
+        self.decided.extend(attempt.and_then(Proposer::chosen).map(|chosen| chosen.value));
     }
 }

@@ -24,7 +24,9 @@ pub enum RoundError {
         other_terms: String,
     },
     /// All holders of some shards were lost between two rounds, and `on_momentum_loss` is `stop`.
-    #[error("{round} was abandoned: all holders of {shards} shards are lost, and with them their slow momentum; restart from a checkpoint, or run with on_momentum_loss = reset or more replicas")]
+    #[error(
+        "{round} was abandoned: all holders of {shards} shards are lost, and with them their slow momentum; restart from a checkpoint, or run with on_momentum_loss = reset or more replicas"
+    )]
     MomentumLost {
         /// Which round.
         round: Round,

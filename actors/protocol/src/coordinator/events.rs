@@ -3,7 +3,7 @@
 use super::error::RoundError;
 use super::outcome::{Outcome, Terms};
 use super::plan::{Attempt, Plan, Publication};
-use crate::ident::{Ballot, Incarnation, Lineage, NodeId, Round};
+use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
 use crate::policy::{OnMomentumLoss, Quorum};
 use crate::sampler::Progress;
@@ -54,8 +54,14 @@ pub enum In {
     Back(NodeId),
     /// A node can be sent to (again): what it may have missed is sent again.
     PeerUp(NodeId),
-    /// The nodes that are ready to be admitted; replaces the list before.
-    Joiners(Vec<Member>),
+    /// The nodes that are ready to be admitted by the members of the view with this epoch, all of whom they can reach; replaces
+    /// the list before. A list for another view than the round's changes nothing.
+    Joiners {
+        /// Which view they can reach.
+        epoch: Epoch,
+        /// Who.
+        members: Vec<Member>,
+    },
     /// A member leaves, this node included.
     Leaving {
         /// Who.
@@ -119,4 +125,11 @@ pub struct Settings {
     pub grace: Span,
     /// How long a round of live members may take before it is given up.
     pub round_timeout: Span,
+}
+
+impl Settings {
+    /// How long a round waits for a joiner that lives to hold the model: half of what a round may take.
+    pub(super) fn joiners_wait(&self) -> Span {
+        Span(self.round_timeout.0 / 2)
+    }
 }

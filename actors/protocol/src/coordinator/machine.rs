@@ -31,6 +31,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Control frames of the next round that are kept until this node gets there, per member.
 pub const EARLY_FRAMES_PER_MEMBER_MAX: usize = 4;
+/// The same over all members.
+pub const EARLY_FRAMES_MAX: usize = 4 * crate::view::MEMBERS_MAX;
 /// How long a broken stream may go unexplained before the leader is asked for another attempt: its other end may be found
 /// dead, or another attempt may be on its way.
 pub const STREAM_BROKEN_WAIT: Span = Span::from_millis(500);
@@ -85,6 +87,8 @@ struct Current {
     promise_by: Option<Instant>,
     /// The grace has passed since the first contribution.
     grace_over: bool,
+    /// Joiners that do not hold the model by now are left out.
+    joiners_over: bool,
     /// Another attempt is due although nobody died.
     retry: bool,
     /// Attempts so far that a broken stream ended.
@@ -111,6 +115,7 @@ impl Current {
             follow_until: None,
             promise_by: None,
             grace_over: false,
+            joiners_over: false,
             retry: false,
             broken: 0,
             asked: BTreeSet::new(),
@@ -133,7 +138,7 @@ impl Machine for Coordinator {
 
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
-            In::Formed { view, lineage } => self.formed(view, lineage),
+            In::Formed { view, lineage } => self.formed(view, lineage, now, out),
             In::Contribute { round, terms, samples } => self.contribute(round, Contributed { terms, samples }, now, out),
             In::Frame { header, message } => self.receive(header, message, now, out),
             In::Reduced(attempt) => self.hold(attempt, |open| open.reducing = false),
@@ -144,7 +149,7 @@ impl Machine for Coordinator {
             In::Lost(node, incarnation) => _ = self.dead.insert((node, incarnation)),
             In::Back(node) => self.dead.retain(|(dead, _)| *dead != node),
             In::PeerUp(node) => self.peer_up(node, out),
-            In::Joiners(members) => self.candidates(members),
+            In::Joiners { epoch, members } => self.candidates(epoch, members),
             In::Leaving { node, contributes } => _ = self.leaving.insert(node, contributes),
             In::Resign => self.resign(out),
             In::Tick => self.tick(now, out),
@@ -155,8 +160,10 @@ impl Machine for Coordinator {
     fn next_deadline(&self) -> Option<Instant> {
         let current = self.current.as_ref().filter(|_| self.stopped.is_none())?;
         let broken = current.open.as_ref().and_then(|open| open.broken.map(|(_, deadline)| deadline));
-        let grace = current.begun.filter(|_| current.decided.is_none()).map(|begun| begun.after(self.settings.grace));
-        let deadlines = [broken, current.give_up, current.follow_until, current.promise_by, grace.filter(|_| self.waits_for_grace())];
+        let begun = current.begun.filter(|_| current.decided.is_none() && self.leader() == Some(self.me()));
+        let grace = begun.filter(|_| !current.grace_over).map(|begun| begun.after(self.settings.grace));
+        let joiners = begun.filter(|_| !current.joiners_over).map(|begun| begun.after(self.settings.joiners_wait()));
+        let deadlines = [broken, current.give_up, current.follow_until, current.promise_by, grace, joiners];
         deadlines.into_iter().flatten().min()
     }
 }
@@ -181,7 +188,7 @@ impl Coordinator {
         }
     }
 
-    /// Where in history this node stands: the place of every stream it opens for the current attempt.
+    /// Where in history this node stands.
     #[must_use]
     pub fn place(&self) -> Place {
         let (Some(history), Some(current)) = (&self.history, &self.current) else {
@@ -211,17 +218,38 @@ impl Coordinator {
     }
 
     /// Whoever is ready to join is alive.
-    fn candidates(&mut self, members: Vec<Member>) {
+    fn candidates(&mut self, epoch: Epoch, members: Vec<Member>) {
+        if self.view().is_none_or(|view| view.epoch() != epoch) {
+            return;
+        }
         for member in &members {
             self.dead.remove(&(member.id, member.incarnation));
         }
         self.joiners = members.into_iter().filter(|member| member.id != self.me()).map(|member| (member.id, member)).collect();
     }
 
-    fn formed(&mut self, view: View, lineage: Lineage) {
-        if self.history.is_none() {
-            self.current = Some(Current::new(self.me(), &view));
-            self.history = Some(History::founding(view, lineage));
+    fn formed(&mut self, view: View, lineage: Lineage, now: Instant, out: &mut Outbox<Effect>) {
+        if self.history.is_some() {
+            return;
+        }
+        self.current = Some(Current::new(self.me(), &view));
+        self.history = Some(History::founding(view, lineage));
+        if let Some(mine) = self.mine.clone() {
+            self.begin_contribution(mine, now, out);
+        }
+        self.replay(now, out);
+    }
+
+    fn begin_contribution(&mut self, mine: Contributed, now: Instant, out: &mut Outbox<Effect>) {
+        self.note_contribution(self.me(), mine, now, out);
+        if let Some(current) = &mut self.current {
+            current.give_up = Some(now.after(self.settings.round_timeout));
+        }
+    }
+
+    fn replay(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        for (header, message) in std::mem::take(&mut self.early) {
+            self.receive(header, message, now, out);
         }
     }
 
@@ -242,10 +270,7 @@ impl Coordinator {
         }
         self.mine = Some(contributed.clone());
         if member.is_some() {
-            self.note_contribution(self.me(), contributed, now, out);
-        }
-        if let Some(current) = self.current.as_mut().filter(|_| self.mine.is_some()) {
-            current.give_up = Some(now.after(self.settings.round_timeout));
+            self.begin_contribution(contributed, now, out);
         }
     }
 
@@ -270,6 +295,7 @@ impl Coordinator {
             self.tell_leader(out);
             self.open_default(out);
             self.lead(now, out);
+            self.open_proposed(out);
             self.accept_when_held(out);
             self.decide_when_accepted(out);
             self.tell_waiting(out);
@@ -313,10 +339,12 @@ impl Coordinator {
 
     fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let (enough, grace) = (self.alive_are_enough(), self.settings.grace);
+        let joiners_wait = self.settings.joiners_wait();
         let Some(current) = &mut self.current else { return };
         current.follow_until.take_if(|until| now >= *until);
         current.promise_by.take_if(|until| now >= *until);
         current.grace_over |= current.begun.is_some_and(|begun| now >= begun.after(grace));
+        current.joiners_over |= current.begun.is_some_and(|begun| now >= begun.after(joiners_wait));
         let broken = current.open.as_mut().and_then(|open| open.broken.take_if(|(_, deadline)| now >= *deadline));
         if let Some((node, _)) = broken {
             self.ask_for_another_attempt(node, out);

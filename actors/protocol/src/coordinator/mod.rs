@@ -1,17 +1,82 @@
-//! The outer round as a state machine: reduce → slow step → publish → prepared → decide → apply.
+//! The outer round as a state machine: reduce → slow step → publish → prepared → decide → apply, and how it goes on when
+//! nodes join, leave and die.
 //!
+//! Round `t` is one decree among the members of the view that round `t−1` decided ([`crate::ballot`]). A proposal names the
+//! contributors, the participants (who vote, own and receive) and the next view. It is chosen when all participants accepted,
+//! and they accept only what they hold; so whatever was chosen is held by everybody who may have to prove it.
+//!
+//! # A steady round
+//! The first ballot belongs to the lowest id and needs no promises; its plan (everybody contributes, everybody takes part)
+//! needs no proposal either, so contributions flow at once. A decision costs one control round trip beyond the data.
 //! ```text
 //!   member A                owner of a shard              leader (lowest id)
 //!      │ contribution (stream)    │                              │ Propose ──► all
-//!      ├─────────────────────────►│ mean, slow step              │
+//!      ├─────────────────────────►│ mean, slow step              │◄── Contribute (terms) ── all
 //!      │◄─────────────────────────┤ parameters (stream, to all)  │
-//!      │                          ├─ momentum (stream) ─► replicas
-//!      ├─ Prepared ──────────────────────────────────────────────►│ all holders prepared, quorum
+//!      │                          ├─ state (stream) ─► holders   │
+//!      ├─ Prepared ──────────────────────────────────────────────►│ all participants prepared
 //!      │◄───────────────────────────────────────────── Decide ───┤
 //!    apply                      apply                          apply
 //! ```
 //!
-//! The proposal travels while the data moves, so a round costs one control round trip (Prepared, Decide) beyond its data.
+//! # An owner dies in reduce
+//! The frozen contributions are kept until the decision, so the round is made again without the dead node. Its shards are
+//! averaged by the first of their replicas that lives. What the first attempt moved is thrown away with its ballot.
+//! ```text
+//!   A                        owner X           B                 leader
+//!   ├─ contribution ────────►│ ✗ dies          │                    │ ◄─ X is lost (liveness)
+//!   │◄──────────────────────────────────────── Prepare(b1) ─────────┤
+//!   ├─ Promise{nothing accepted, contributed} ────────────────────►│ A or B accepted nothing: free to choose
+//!   │◄──────────────── Propose(b1: contributors A, B, leader; next view without X) ┤
+//!   ├─ contribution ──────────────────────────►│ acting owner of X's shards
+//!   │              reduce, publish, prepared, decide as above; state moves to the next view's holders
+//! ```
+//!
+//! # The leader dies after some members prepared
+//! ```text
+//!   leader L              B (lowest alive)         C
+//!   │◄── Prepared ────────┤                        ├── Prepared ─► L
+//!   ✗ dies, perhaps after it decided
+//!                         ├─ Prepare(b1) ─────────►│
+//!                         │◄── Promise{accepted: L's proposal} ───┤
+//!        every participant that answers accepted it, so it may be chosen: it must be proposed again as it is (inherited)
+//!                         ├─ Propose(b1, inherited) ─────────────►│ votes at once: its data is held
+//!                         │◄── Prepared ───────────┤
+//!                         ├─ Decide ──────────────►│       the next round leaves L out of its view
+//! ```
+//! If a participant that answers had *not* accepted, nothing was chosen and never can be (it promised a higher ballot): B makes
+//! the round again without L, as above. A member that missed the decision asks with any frame of the old round and is answered
+//! with it; one that cannot hold its data (it was thought dead) is *stranded* and joins again.
+//!
+//! # A node joins
+//! ```text
+//!   joiner J                members                       leader
+//!   │◄─ connects, Hello ───►│  (all of them, both ways)    │
+//!   ├─ Join(epoch) ────────►├─────────────────────────────►│ next proposal: the next view has J
+//!   │◄───────────────────────── Admit{proposal, view} ─────┤
+//!   │◄── parameters ────────┤ a part from each owner        │
+//!   │◄── state ─────────────┤ of the shards J will hold     │
+//!   ├─ Prepared ──────────────────────────────────────────►│ all participants and J
+//!   │◄─────────────────────────────────────────── Decide ──┤ J is a member and contributes to the next round
+//! ```
+//! J does not vote and does not contribute; if it dies, the round is made again without it.
+//!
+//! # A node drains
+//! ```text
+//!   leaver D                 members                      leader
+//!   ├─ Leave{contributes} ──►├───────────────────────────►│ next proposal: the next view lacks D
+//!   ├─ contribution ────────►│ … reduce as always          │
+//!   ├─ state of its shards ─►│ new holders                 │
+//!   ├─ Prepared ────────────────────────────────────────►│ D still takes part
+//!   │◄────────────────────────────────────────── Decide ──┤
+//!   └ applies, drained: it may end
+//! ```
+//!
+//! # Stragglers, quorum, losses
+//! After the grace the leader makes a proposal with those that contributed; the others take part, receive, and stay members.
+//! Under [`crate::policy::Quorum::Majority`] the participants must be a quorum of the view, or account for all of it together
+//! with members that came back as new starts. All holders of a shard lost: its momentum restarts at zero, counted in the
+//! outcome.
 
 mod error;
 mod events;
@@ -24,3 +89,7 @@ pub use events::{Effect, In, Settings};
 pub use machine::{BROKEN_ATTEMPTS_MAX, Coordinator, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT, STREAM_BROKEN_WAIT};
 pub use outcome::{Outcome, Proposal, RoundKind, Terms};
 pub use plan::{Attempt, Holders, Move, Plan, Publication, Published, losses};
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests;

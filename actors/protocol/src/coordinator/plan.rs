@@ -6,6 +6,7 @@
 
 use super::outcome::{Outcome, RoundKind, Terms};
 use crate::ident::{Ballot, NodeId, Round, ShardId};
+use crate::machine::Place;
 use crate::shards::{Layout, ShardMap};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,6 +27,8 @@ pub struct Plan {
     pub me: NodeId,
     /// Which round, under which ballot.
     pub attempt: Attempt,
+    /// Where in history its streams are sent from: the place of `attempt`, whatever was promised meanwhile.
+    pub place: Place,
     /// What the round does.
     pub terms: Terms,
     /// Whose contributions are averaged, ascending.
@@ -43,7 +46,7 @@ impl Plan {
     #[must_use]
     pub fn new(
         me: NodeId,
-        attempt: Attempt,
+        place: Place,
         terms: Terms,
         (contributors, participants): (Vec<NodeId>, Vec<NodeId>),
         layout: Layout,
@@ -51,7 +54,8 @@ impl Plan {
     ) -> Self {
         let owner = |shard: ShardId| first_of(map.holders(shard), &participants).unwrap_or_else(|| stand_in(shard, &participants, me));
         let owners = layout.shards().map(owner).collect();
-        Self { me, attempt, terms, contributors, participants, layout, owners }
+        let attempt = Attempt { round: place.round, ballot: place.ballot };
+        Self { me, attempt, place, terms, contributors, participants, layout, owners }
     }
 
     /// Whether this node's contribution is averaged.

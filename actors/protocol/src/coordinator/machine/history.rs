@@ -2,7 +2,7 @@
 
 use super::Coordinator;
 use crate::coordinator::outcome::{Outcome, Proposal, RoundKind, Terms};
-use crate::coordinator::plan::{Attempt, Holders, Plan, Publication, losses};
+use crate::coordinator::plan::{Holders, Plan, Publication, losses};
 use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round, ShardId};
 use crate::machine::Place;
 use crate::policy::{OnMomentumLoss, Quorum};
@@ -84,9 +84,9 @@ impl Coordinator {
     pub(super) fn plan(&mut self, ballot: Ballot, terms: Terms, contributors: Vec<NodeId>, participants: Vec<NodeId>) -> Option<Plan> {
         let history = self.history.as_ref()?;
         let map = self.maps.get(&history.view, terms.elements, self.settings.replicas);
-        let attempt = Attempt { round: history.round, ballot };
+        let place = Place { lineage: history.lineage, epoch: history.view.epoch(), round: history.round, ballot };
         let layout = Layout::new(terms.elements as usize);
-        Some(Plan::new(self.settings.identity.node, attempt, terms, (contributors, participants), layout, &map))
+        Some(Plan::new(self.settings.identity.node, place, terms, (contributors, participants), layout, &map))
     }
 
     pub(super) fn publication(&mut self, plan: &Plan, outcome: &Outcome) -> Option<Publication> {
@@ -145,7 +145,8 @@ impl Coordinator {
             let new = self.joiners.values().filter(|joiner| !participants.contains(&joiner.id) && !self.is_dead(joiner));
             members.extend(new.take(room).cloned());
         }
-        let changed = !members.iter().eq(history.view.members());
+        // Also where the same members make it up: one that was left out and admitted again is not ready twice.
+        let changed = !members.iter().eq(history.view.members()) || members.iter().any(|member| !participants.contains(&member.id));
         let epoch = if changed { Epoch(history.view.epoch().0 + 1) } else { history.view.epoch() };
         View::new(epoch, members).ok()
     }

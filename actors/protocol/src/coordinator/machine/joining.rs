@@ -4,14 +4,12 @@
 use super::history::History;
 use super::voting::is_member;
 use super::{Coordinator, Current};
-use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::Proposal;
-use crate::machine::Outbox;
 use crate::view::View;
 use crate::wire::Header;
 
 impl Coordinator {
-    pub(super) fn admitted(&mut self, header: &Header, proposal: Proposal, view: View, out: &mut Outbox<Effect>) {
+    pub(super) fn admitted(&mut self, header: &Header, proposal: Proposal, view: View) {
         if !self.may_be_admitted(header, &proposal, &view) {
             return;
         }
@@ -22,10 +20,12 @@ impl Coordinator {
         if current.acceptor.prepare(header.ballot).is_err() {
             return;
         }
-        // Data that an earlier attempt brought counts for this one only if both make the same.
-        current.open = self.current.take().and_then(|earlier| earlier.open).filter(|open| open.held() == Some(outcome));
+        if proposal.inherited {
+            // What an earlier attempt brought is what this one is bound to.
+            current.open = self.current.take().and_then(|earlier| earlier.open);
+        }
+        current.proposal = Some(proposal);
         (self.history, self.current) = (Some(history), Some(current));
-        self.enact(proposal, out);
     }
 
     fn may_be_admitted(&self, header: &Header, proposal: &Proposal, view: &View) -> bool {
@@ -35,7 +35,9 @@ impl Coordinator {
             (Some(history), Some(current)) => {
                 let known = (history.round, current.ballot());
                 let repeated = current.proposal.as_ref() == Some(proposal) && known == (header.round, header.ballot);
-                history.joining && (header.round, header.ballot) >= known && !repeated
+                // A member that the others take for gone is one no more; it has not voted for what leaves it out.
+                let left_out = !proposal.participants.contains(&identity.node) && header.lineage == history.lineage;
+                (history.joining || left_out) && (header.round, header.ballot) >= known && !repeated
             }
             _ => true,
         };

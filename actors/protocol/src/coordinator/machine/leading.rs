@@ -61,6 +61,9 @@ impl Coordinator {
     fn take_over(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let me = self.me();
         let Some(current) = &mut self.current else { return };
+        if current.joiners_over {
+            self.joiners.retain(|id, _| current.prepared.contains(id));
+        }
         let ballot = current.ballots.advance();
         let Ok(promise) = current.acceptor.prepare(ballot) else { return };
         let mut leading = Proposer::new(ballot);
@@ -122,7 +125,14 @@ impl Coordinator {
         self.propose_own(ballot, terms, contributors, participants, out);
     }
 
-    fn propose_own(&mut self, ballot: Ballot, terms: Terms, contributors: Vec<NodeId>, participants: Vec<NodeId>, out: &mut Outbox<Effect>) {
+    fn propose_own(
+        &mut self,
+        ballot: Ballot,
+        terms: Terms,
+        contributors: Vec<NodeId>,
+        participants: Vec<NodeId>,
+        out: &mut Outbox<Effect>,
+    ) {
         match self.compose(ballot, terms, contributors, participants) {
             Some(Ok(proposal)) => self.propose(proposal, out),
             Some(Err(shards)) => self.abandon(RefusalReason::MomentumLost { shards }, out),
@@ -139,7 +149,9 @@ impl Coordinator {
             let joiners: Vec<NodeId> = proposal.joiners().map(|joiner| joiner.id).collect();
             self.broadcast(joiners, &Message::Admit { proposal: proposal.clone(), view }, out);
         }
-        self.enact(proposal, out);
+        if let Some(current) = &mut self.current {
+            current.proposal = Some(proposal);
+        }
     }
 
     /// Sends a peer that can be sent to again what this leader last asked.
@@ -182,11 +194,12 @@ impl Coordinator {
         let (Some(history), Some(current)) = (&self.history, &self.current) else { return false };
         let Some(proposal) = current.leading.as_ref().and_then(Proposer::proposal) else { return false };
         let dead = |node: &NodeId| history.view.member(*node).is_none_or(|member| self.is_gone(member));
-        let joiner_died = || proposal.joiners().any(|joiner| self.is_dead(joiner) && !current.prepared.contains(&joiner.id));
+        let lost = |joiner: &Member| (self.is_dead(joiner) || current.joiners_over) && !current.prepared.contains(&joiner.id);
+        let joiner_lost = || !proposal.inherited && proposal.joiners().any(lost);
         let overdue = |node: &NodeId| current.grace_over || self.leaving.get(node) == Some(&false);
         let late = |node: &NodeId| !current.contributed.contains_key(node) && overdue(node);
         let out_of_grace = !proposal.inherited && proposal.outcome.contributors.iter().any(late);
-        current.retry || proposal.participants.iter().any(dead) || joiner_died() || out_of_grace
+        current.retry || proposal.participants.iter().any(dead) || joiner_lost() || out_of_grace
     }
 
     /// A stream between live nodes broke: another attempt, if this node leads; else the leader is asked for one.
@@ -202,11 +215,5 @@ impl Coordinator {
         if current.broken > BROKEN_ATTEMPTS_MAX {
             self.abandon(RefusalReason::StreamBroken { node }, out);
         }
-    }
-
-    /// Whether this node leads and somebody that lives has not contributed yet.
-    pub(super) fn waits_for_grace(&self) -> bool {
-        let Some(current) = self.current.as_ref().filter(|current| !current.grace_over) else { return false };
-        self.leader() == Some(self.me()) && current.decided.is_none()
     }
 }

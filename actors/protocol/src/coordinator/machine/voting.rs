@@ -6,7 +6,7 @@
 //! for at once: those whose acceptance made it binding hold its data.
 
 use super::history::Decided;
-use super::{Coordinator, Current, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT, History, Open};
+use super::{Coordinator, Current, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT, History, Open};
 use crate::ballot::BALLOT_COUNTER_MAX;
 use crate::coordinator::error::RoundError;
 use crate::coordinator::events::Effect;
@@ -39,9 +39,12 @@ impl Coordinator {
             return;
         }
         if let Message::Admit { proposal, view } = message {
-            return self.admitted(&header, proposal, view, out);
+            return self.admitted(&header, proposal, view);
         }
-        let Some(history) = &self.history else { return };
+        let Some(history) = &self.history else {
+            // The view is still on its way here.
+            return self.keep(header, message);
+        };
         if header.round < history.round {
             return self.answer_late(&header, &message, out);
         }
@@ -94,13 +97,17 @@ impl Coordinator {
         if header.round != history.round.next() || !(known || is_member(&history.view, &header)) {
             return;
         }
-        let asks = current.asked.insert(header.sender);
-        let parked = self.early.iter().filter(|(early, _)| early.sender == header.sender).count();
-        if parked < EARLY_FRAMES_PER_MEMBER_MAX {
-            self.early.push((header, message));
-        }
+        let (sender, asks) = (header.sender, current.asked.insert(header.sender));
+        self.keep(header, message);
         if asks {
-            self.send(header.sender, Message::Prepared, out);
+            self.send(sender, Message::Prepared, out);
+        }
+    }
+
+    fn keep(&mut self, header: Header, message: Message) {
+        let parked = self.early.iter().filter(|(early, _)| early.sender == header.sender).count();
+        if parked < EARLY_FRAMES_PER_MEMBER_MAX && self.early.len() < EARLY_FRAMES_MAX {
+            self.early.push((header, message));
         }
     }
 
@@ -165,40 +172,41 @@ impl Coordinator {
         if let Some(ours) = ours {
             return self.abandon(difference(self.me(), ours, header.sender, proposal.outcome.terms), out);
         }
-        // A leader proposes one outcome under its ballot: the first one counts.
-        let known = self.current.as_ref().is_some_and(|current| current.proposal.is_some());
-        if !known {
-            self.enact(proposal, out);
+        if let Some(current) = &mut self.current {
+            // A leader proposes one outcome under its ballot: the first one counts.
+            current.proposal.get_or_insert(proposal);
         }
     }
 
     /// Whether the leader of the frame's ballot proposes what this round can become.
     fn may_be_proposed(&self, header: &Header, proposal: &Proposal) -> bool {
         let Some(history) = &self.history else { return false };
-        let Proposal { outcome, participants, .. } = proposal;
+        let Proposal { outcome, participants, inherited } = proposal;
         let ascending = |nodes: &[NodeId]| nodes.windows(2).all(|pair| pair[0] < pair[1]);
         let lineage = outcome.lineage == history.lineage || self.settings.quorum == Quorum::Survivors;
         let members = participants.iter().all(|node| history.view.contains(*node));
-        let contributors = outcome.contributors.iter().all(|node| participants.contains(node)) && !outcome.contributors.is_empty();
+        // What an earlier ballot may have chosen stays as it was, whoever has died since.
+        let takes_part = |node: &NodeId| participants.contains(node) || (*inherited && history.view.contains(*node));
+        let contributors = outcome.contributors.iter().all(takes_part) && !outcome.contributors.is_empty();
         header.sender == header.ballot.node
             && (lineage && outcome.round == history.round)
             && (ascending(participants) && ascending(&outcome.contributors) && members && contributors)
             && participants.contains(&self.me())
     }
 
-    /// Takes a proposal as this node's own: moves its data, unless it is held already or bound to be chosen without.
-    pub(super) fn enact(&mut self, proposal: Proposal, out: &mut Outbox<Effect>) {
-        let Some(current) = &mut self.current else { return };
+    /// Moves the data of the proposal of the promised ballot, unless that is bound to be chosen without. Also a node that holds it
+    /// from an earlier ballot does so: others may not. A node whose contribution it wants waits for its training threads.
+    pub(super) fn open_proposed(&mut self, out: &mut Outbox<Effect>) {
+        let me = self.me();
+        let Some(current) = &self.current else { return };
+        let Some(Proposal { outcome, participants, inherited }) = current.proposal.clone() else { return };
         let ballot = current.ballot();
-        let held = current.open.as_ref().is_some_and(|open| open.held() == Some(&proposal.outcome));
-        let (terms, contributors) = (proposal.outcome.terms, proposal.outcome.contributors.clone());
-        let (participants, outcome) = (proposal.participants.clone(), proposal.outcome.clone());
-        let moves = !held && !proposal.inherited;
-        current.proposal = Some(proposal);
-        if !moves {
+        let moves = |open: &Open| open.plan.attempt.ballot == ballot && open.published.is_some();
+        let lacks_own = outcome.contributors.contains(&me) && self.mine.is_none();
+        if inherited || lacks_own || current.decided.is_some() || current.open.as_ref().is_some_and(moves) {
             return;
         }
-        let Some(plan) = self.plan(ballot, terms, contributors, participants) else { return };
+        let Some(plan) = self.plan(ballot, outcome.terms, outcome.contributors.clone(), participants) else { return };
         let Some(publication) = self.publication(&plan, &outcome) else { return };
         let Some(current) = &mut self.current else { return };
         if current.open.as_ref().is_none_or(|open| *open.plan != plan) {
@@ -259,7 +267,8 @@ impl Coordinator {
         let Some(current) = &mut self.current else { return };
         let ballot = current.ballot();
         let Some(proposal) = current.proposal.clone().filter(|_| current.voted != Some(ballot)) else { return };
-        let held = current.open.as_ref().is_some_and(|open| open.held() == Some(&proposal.outcome));
+        let holds = |open: &Open| open.held() == Some(&proposal.outcome) && (open.plan.attempt.ballot == ballot || proposal.inherited);
+        let held = current.open.as_ref().is_some_and(holds);
         if !held && (joining || !proposal.inherited) {
             return;
         }
@@ -301,17 +310,17 @@ impl Coordinator {
         self.mine = None;
         let stays = |id: &NodeId| outcome.view.contains(*id);
         self.leaving.retain(|id, _| stays(id));
-        let admitted = |joiner: &Member| outcome.view.member(joiner.id).is_some_and(|member| member.incarnation == joiner.incarnation);
-        self.joiners.retain(|_, joiner| !admitted(joiner));
+        if self.history.as_ref().is_none_or(|history| history.view.epoch() != outcome.view.epoch()) {
+            // They are ready again once they can reach the new view's members.
+            self.joiners.clear();
+        }
         let watched = |id: &NodeId| stays(id) || self.joiners.contains_key(id);
         self.dead.retain(|(id, _)| watched(id));
         let next = History::after(outcome.clone(), place);
         self.current = (!drained).then(|| Current::new(me, &next.view));
         self.history = (!drained).then_some(next);
         out.push(Effect::Apply { attempt, outcome, drained });
-        for (header, message) in std::mem::take(&mut self.early) {
-            self.receive(header, message, now, out);
-        }
+        self.replay(now, out);
     }
 
     /// Ends the run for everybody.

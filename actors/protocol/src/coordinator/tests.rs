@@ -1,0 +1,238 @@
+//! The machines of many nodes in a discrete-event world, against an oracle.
+
+mod node;
+mod oracle;
+mod world;
+
+use crate::ident::NodeId;
+use crate::policy::Quorum;
+use node::Schedule;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use world::{Fault, World};
+
+const SCHEDULE: Schedule = Schedule { slow_every: 3, elements: 23 };
+const LONG: u64 = 20_000_000;
+
+/// The seeds of a sweep; `SEED` picks one.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).map_or(0..count, |seed: u64| seed..seed + 1)
+}
+
+fn world(seed: u64, nodes: u64, replicas: usize) -> World {
+    let ids: Vec<u64> = (0..nodes).map(|rank| rank * 5 + 2).collect();
+    World::new(seed, &ids, replicas, Quorum::Majority, SCHEDULE)
+}
+
+/// Every node that lives and belongs to the cluster reached the end with the same parameters.
+fn assert_finished(world: &World, expected: usize) {
+    let seed = world.seed;
+    let done: Vec<_> = world.nodes.values().filter(|node| node.alive && !node.outside && !node.drained).collect();
+    let state: Vec<_> = world
+        .nodes
+        .values()
+        .map(|node| {
+            (node.member.id.0, node.alive, node.outside, node.drained, node.round.0, node.next.step.0, node.waiting, node.failed.clone())
+        })
+        .collect();
+    assert_eq!(done.len(), expected, "seed {seed} {state:?}");
+    for node in done {
+        assert!(
+            node.failed.is_none() && node.next.step.0 >= world.steps_max,
+            "seed {seed} {} at {:?}: {state:?}",
+            node.member.id,
+            node.round
+        );
+    }
+}
+
+#[test]
+fn a_steady_cluster_matches_the_oracle() {
+    for (nodes, replicas) in [(1, 1), (2, 1), (3, 0), (4, 1), (5, 2), (8, 3)] {
+        let mut world = world(nodes * 31 + replicas as u64, nodes, replicas);
+        world.run(LONG);
+        assert_finished(&world, nodes as usize);
+        assert_eq!(world.oracle.outcomes.len() as u64, world.steps_max + 1);
+    }
+}
+
+#[test]
+fn a_death_at_any_moment_loses_nothing() {
+    for seed in seeds(300) {
+        let nodes = 3 + seed % 4;
+        let mut world = world(seed, nodes, 1);
+        let victim = NodeId((seed / 4 % nodes) * 5 + 2);
+        world.fault_at(3_000 + seed * 397 % 90_000, Fault::Kill(victim));
+        world.run(LONG);
+        assert_finished(&world, nodes as usize - 1);
+    }
+}
+
+#[test]
+fn a_node_joins_while_others_train() {
+    for seed in seeds(200) {
+        let mut world = world(seed, 1 + seed % 4, 1);
+        let id = NodeId(if seed % 2 == 0 { 1 } else { 40 });
+        world.fault_at(10_000 + seed * 211 % 60_000, Fault::Start(id));
+        world.run(LONG);
+        assert_finished(&world, (1 + seed % 4) as usize + 1);
+    }
+}
+
+#[test]
+fn killed_nodes_return_under_their_ids() {
+    for seed in seeds(200) {
+        let nodes = 3 + seed % 3;
+        let mut world = world(seed, nodes, 1);
+        let victim = NodeId((seed % nodes) * 5 + 2);
+        let at = 5_000 + seed * 173 % 60_000;
+        world.fault_at(at, Fault::Kill(victim));
+        world.fault_at(at + 100 + seed * 97 % 20_000, Fault::Start(victim));
+        world.run(LONG);
+        assert_finished(&world, nodes as usize);
+    }
+}
+
+#[test]
+fn a_drained_node_hands_over() {
+    for seed in seeds(100) {
+        let mut world = world(seed, 4, (seed % 2) as usize);
+        world.fault_at(5_000 + seed * 211 % 60_000, Fault::Drain(NodeId((seed % 4) * 5 + 2)));
+        world.run(LONG);
+        assert_finished(&world, 3);
+        assert_eq!(world.nodes.values().filter(|node| node.drained).count(), 1);
+    }
+}
+
+#[test]
+fn a_paused_node_is_passed_over_and_comes_back() {
+    for seed in seeds(150) {
+        let mut world = world(seed, 4, 1);
+        let (at, span) = (5_000 + seed * 211 % 60_000, 500 + seed * 1_009 % 60_000);
+        world.steps_max = 60;
+        world.fault_at(at, Fault::Pause(NodeId((seed % 4) * 5 + 2), span));
+        world.run(LONG);
+        assert_finished(&world, 4);
+    }
+}
+
+#[test]
+fn a_straggler_is_closed_without_and_stays_a_member() {
+    for seed in seeds(20) {
+        let mut world = world(seed, 4, 1);
+        world.slow_nodes = BTreeSet::from([NodeId((seed % 4) * 5 + 2)]);
+        world.steps_max = 12;
+        world.run(LONG);
+        assert_finished(&world, 4);
+        let sizes: BTreeSet<usize> = world.oracle.outcomes.values().map(|outcome| outcome.contributors.len()).collect();
+        assert!(sizes.contains(&3), "{sizes:?}");
+        assert!(world.oracle.outcomes.values().all(|outcome| outcome.view.size() == 4));
+    }
+}
+
+#[test]
+fn a_minority_decides_nothing_and_rejoins() {
+    for seed in seeds(100) {
+        let mut world = world(seed, 5, 1);
+        world.steps_max = 80;
+        world.losses_allowed = true;
+        let at = 5_000 + seed * 211 % 60_000;
+        let minority = BTreeSet::from([NodeId((seed % 5) * 5 + 2), NodeId(((seed + 1) % 5) * 5 + 2)]);
+        world.fault_at(at, Fault::Cut(minority.clone()));
+        world.run(at + 60_000);
+        for id in &minority {
+            assert!(world.nodes[id].waits_for.is_some(), "{id} does not say why it waits");
+        }
+        world.fault_at(at + 60_001, Fault::Heal);
+        world.run(LONG);
+        assert_finished(&world, 5);
+    }
+}
+
+#[test]
+fn the_last_of_a_majority_waits_until_all_are_back() {
+    for seed in seeds(40) {
+        let mut world = world(seed, 4, 1);
+        world.losses_allowed = true;
+        let survivor = (seed % 4) * 5 + 2;
+        let at = 5_000 + seed * 211 % 40_000;
+        let others: Vec<u64> = (0..4).map(|rank| rank * 5 + 2).filter(|id| *id != survivor).collect();
+        others.iter().for_each(|id| world.fault_at(at, Fault::Kill(NodeId(*id))));
+        world.run(at + 300_000);
+        let rounds = world.oracle.outcomes.len();
+        assert!(world.nodes[&NodeId(survivor)].waits_for.is_some());
+        for (index, id) in others.iter().enumerate() {
+            world.fault_at(at + 300_001 + index as u64 * 30_000, Fault::Start(NodeId(*id)));
+        }
+        world.run(at + 350_000);
+        assert_eq!(world.oracle.outcomes.len(), rounds, "two of four are not all");
+        world.run(LONG);
+        assert_finished(&world, 4);
+    }
+}
+
+#[test]
+fn the_last_survivor_goes_on_alone() {
+    for seed in seeds(40) {
+        let ids = [2, 7, 12, 17];
+        let mut world = World::new(seed, &ids, 1, Quorum::Survivors, SCHEDULE);
+        world.losses_allowed = true;
+        let survivor = ids[seed as usize % 4];
+        let at = 5_000 + seed * 211 % 40_000;
+        ids.iter().filter(|id| **id != survivor).for_each(|id| world.fault_at(at, Fault::Kill(NodeId(*id))));
+        world.run(LONG);
+        assert_finished(&world, 1);
+    }
+}
+
+/// Kills, restarts, pauses, joins and drains, far enough apart that a round is decided between two.
+fn storm(seed: u64, nodes: u64, replicas: usize, gap: u64) {
+    let mut world = world(seed, nodes, replicas);
+    world.steps_max = 120;
+    let mut next = 60;
+    for index in 0..6u64 {
+        let mut random = world.random.clone();
+        random.0 ^= index.wrapping_mul(0x5851_F42D);
+        let at = 8_000 + index * gap + random.below(gap / 4);
+        let target = NodeId(random.below(nodes) * 5 + 2);
+        match random.below(5) {
+            0 => {
+                world.fault_at(at, Fault::Kill(target));
+                world.fault_at(at + random.below(15_000), Fault::Start(target));
+            }
+            1 => {
+                next += 1;
+                world.fault_at(at, Fault::Start(NodeId(next)));
+                world.fault_at(at + gap / 2, Fault::Drain(NodeId(next)));
+            }
+            2 => {
+                next += 1;
+                world.fault_at(at, Fault::Kill(target));
+                world.fault_at(at, Fault::Start(NodeId(next)));
+            }
+            3 => world.fault_at(at, Fault::Pause(target, random.below(30_000))),
+            _ => {
+                next += 1;
+                world.fault_at(at, Fault::Start(NodeId(next)));
+                world.fault_at(at + random.below(8_000), Fault::Kill(NodeId(next)));
+            }
+        }
+    }
+    world.run(LONG);
+    let living = world.nodes.values().filter(|node| node.alive && !node.drained).count();
+    assert_finished(&world, living);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_storm_of_spaced_faults_loses_nothing(seed: u64, nodes in 5u64..9, replicas in 1usize..3, gap in 40_000u64..90_000) {
+        storm(seed, nodes, replicas, gap);
+    }
+}
+
+#[test]
+fn one_storm() {
+    storm(9673298147799824389, 5, 1, 89520);
+}

@@ -1,0 +1,304 @@
+//! One simulated node: the machine, a toy data plane that really averages, a training thread that really waits.
+
+use super::oracle::{GAMMA, mean, slow_step};
+use crate::coordinator::{Attempt, Coordinator, Outcome, Plan, Publication, RoundKind, Settings, Terms};
+use crate::ident::{ClusterId, Incarnation, NodeId, Round, ShardId, Step};
+use crate::machine::Identity;
+use crate::policy::{OnMomentumLoss, Quorum};
+use crate::time::Span;
+use crate::view::Member;
+use crate::wire::Header;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub const CLUSTER: ClusterId = ClusterId(1);
+/// How long a round waits for a straggler, in simulated microseconds.
+pub const GRACE: Span = Span(60_000);
+
+/// What a bulk stream brings.
+#[derive(Clone, Debug)]
+pub enum Content {
+    Contribution(BTreeMap<ShardId, Vec<f64>>),
+    Parameters(BTreeMap<ShardId, Vec<f64>>),
+    State(BTreeMap<ShardId, State>),
+}
+
+#[derive(Clone, Debug)]
+pub struct Stream {
+    pub header: Header,
+    pub content: Content,
+}
+
+impl Stream {
+    pub fn key(&self) -> (Attempt, u8, NodeId) {
+        let kind = match self.content {
+            Content::Contribution(_) => 0,
+            Content::Parameters(_) => 1,
+            Content::State(_) => 2,
+        };
+        (Attempt { round: self.header.round, ballot: self.header.ballot }, kind, self.header.sender)
+    }
+}
+
+/// Anchor and momentum of one shard.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    pub anchor: Vec<f64>,
+    pub momentum: Vec<f64>,
+}
+
+/// The data movements of the open attempt.
+pub struct Movement {
+    pub plan: Arc<Plan>,
+    pub publication: Option<Arc<Publication>>,
+    pub reduced: Option<BTreeMap<ShardId, (Vec<f64>, Option<Vec<f64>>)>>,
+    pub published: bool,
+    pub values: BTreeMap<ShardId, Vec<f64>>,
+    pub states: BTreeMap<ShardId, State>,
+}
+
+/// How rounds follow from inner steps: found, then `every` steps a plain average, every `slow` of those a slow step.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    pub slow_every: u64,
+    pub elements: usize,
+}
+
+impl Schedule {
+    pub fn terms(&self, step: Step) -> Terms {
+        let slow = (step.0 + 1).is_multiple_of(self.slow_every);
+        let kind = if slow { RoundKind::Slow } else { RoundKind::Average };
+        Terms { kind, step, gamma: GAMMA, elements: self.elements as u64 }
+    }
+
+    pub fn found(&self) -> Terms {
+        Terms { kind: RoundKind::Found, step: Step(0), gamma: 0.0, elements: self.elements as u64 }
+    }
+}
+
+pub struct Node {
+    pub member: Member,
+    pub machine: Coordinator,
+    pub alive: bool,
+    pub stopped_until: u64,
+    /// The round that the training thread works towards.
+    pub round: Round,
+    pub next: Terms,
+    pub waiting: bool,
+    pub parameters: Vec<f64>,
+    pub frozen: Vec<f64>,
+    pub states: BTreeMap<ShardId, State>,
+    pub movement: Option<Movement>,
+    pub parked: BTreeMap<(Attempt, u8, NodeId), Stream>,
+    pub drained: bool,
+    pub outside: bool,
+    pub draining: bool,
+    pub failed: Option<crate::coordinator::RoundError>,
+    pub waits_for: Option<String>,
+    pub last: Option<Outcome>,
+}
+
+impl Node {
+    pub fn new(id: NodeId, incarnation: u64, schedule: Schedule, replicas: usize, quorum: Quorum) -> Self {
+        let identity = Identity { cluster: CLUSTER, node: id, incarnation: Incarnation(incarnation) };
+        let settings = Settings {
+            identity,
+            replicas,
+            keeps_state: true,
+            quorum,
+            on_momentum_loss: OnMomentumLoss::Reset,
+            grace: GRACE,
+            round_timeout: Span(3_000_000),
+        };
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 7000));
+        let parameters = (0..schedule.elements).map(|index| id.0 as f64 + index as f64 / 8.0).collect();
+        Self {
+            member: Member { id, incarnation: Incarnation(incarnation), address, devices: 1 },
+            machine: Coordinator::new(settings),
+            alive: true,
+            stopped_until: 0,
+            round: Round::FOUNDING,
+            next: schedule.found(),
+            waiting: false,
+            parameters,
+            frozen: Vec::new(),
+            states: BTreeMap::new(),
+            movement: None,
+            parked: BTreeMap::new(),
+            drained: false,
+            outside: true,
+            draining: false,
+            failed: None,
+            waits_for: None,
+            last: None,
+        }
+    }
+
+    fn header(&self, plan: &Plan) -> Header {
+        Identity { cluster: CLUSTER, node: self.member.id, incarnation: self.member.incarnation }.header(plan.place)
+    }
+
+    /// Inner steps: every node drifts in its own way.
+    pub fn train(&mut self) {
+        let (id, step) = (self.member.id.0, self.next.step.0);
+        for (index, value) in self.parameters.iter_mut().enumerate() {
+            *value += ((id * 7 + step * 3 + index as u64) % 11) as f64 / 16.0 - 0.25;
+        }
+        self.frozen = self.parameters.clone();
+        self.waiting = true;
+    }
+
+    pub fn open(&mut self, plan: Arc<Plan>) -> Vec<(NodeId, Stream)> {
+        let mut streams = Vec::new();
+        if plan.contributes() {
+            for owner in plan.other_owners() {
+                let part = plan.owned_by(owner).into_iter().map(|shard| (shard, self.frozen[plan.layout.range(shard)].to_vec()));
+                streams.push((owner, Stream { header: self.header(&plan), content: Content::Contribution(part.collect()) }));
+            }
+        }
+        self.parked.retain(|(attempt, ..), _| *attempt >= plan.attempt);
+        let (values, states) = (BTreeMap::new(), BTreeMap::new());
+        self.movement = Some(Movement { plan, publication: None, reduced: None, published: false, values, states });
+        streams
+    }
+
+    /// Starts the state moves of rounds without a slow step.
+    pub fn publish(&mut self, publication: Arc<Publication>) -> Vec<(NodeId, Stream)> {
+        let mut streams = Vec::new();
+        let Some(header) = self.movement.as_ref().map(|movement| self.header(&movement.plan)) else { return streams };
+        if publication.moves_anchor {
+            for moved in publication.moves_from(self.member.id) {
+                let part = moved.shards.iter().map(|shard| (*shard, self.states[shard].clone())).collect();
+                streams.push((moved.to, Stream { header, content: Content::State(part) }));
+            }
+        }
+        if let Some(movement) = &mut self.movement {
+            assert_eq!(movement.plan.attempt, publication.attempt);
+            movement.publication = Some(publication);
+        }
+        streams
+    }
+
+    /// Averages the own shards once every contribution is there.
+    pub fn reduce(&mut self) {
+        let Some(movement) = self.movement.as_mut().filter(|movement| movement.reduced.is_none() && movement.plan.owns()) else { return };
+        let plan = Arc::clone(&movement.plan);
+        let there = |node: &NodeId| *node == plan.me || self.parked.contains_key(&(plan.attempt, 0, *node));
+        // A slow step must know which shards nobody had.
+        if !plan.contributors.iter().all(there) || movement.publication.is_none() {
+            return;
+        }
+        let lost = movement.publication.as_ref().map(|publication| publication.lost.clone()).unwrap_or_default();
+        let mut reduced = BTreeMap::new();
+        for shard in plan.owned_by(plan.me) {
+            let pieces: Vec<&[f64]> = plan.contributors.iter().map(|node| piece(&self.parked, &self.frozen, &plan, *node, shard)).collect();
+            let mut values = mean(&pieces);
+            let mut momentum = None;
+            if plan.terms.kind == RoundKind::Slow {
+                let state = (!lost.contains(&shard)).then(|| self.states[&shard].clone());
+                let mut next = vec![0.0; values.len()];
+                if let Some(state) = state {
+                    for (index, value) in values.iter_mut().enumerate() {
+                        (*value, next[index]) = slow_step(*value, state.anchor[index], state.momentum[index]);
+                    }
+                }
+                momentum = Some(next);
+            }
+            reduced.insert(shard, (values, momentum));
+        }
+        movement.reduced = Some(reduced);
+    }
+
+    /// Publishes what was averaged, once; returns the streams if it did so now.
+    pub fn publish_reduced(&mut self) -> Option<(Attempt, Vec<(NodeId, Stream)>)> {
+        let header = self.header(&Arc::clone(&self.movement.as_ref()?.plan));
+        let movement = self.movement.as_mut().filter(|movement| !movement.published)?;
+        let (reduced, publication) = (movement.reduced.as_ref()?, movement.publication.as_ref()?);
+        let values: BTreeMap<_, _> = reduced.iter().map(|(shard, (values, _))| (*shard, values.clone())).collect();
+        let me = movement.plan.me;
+        let receivers = publication.receivers.iter().filter(|receiver| **receiver != me);
+        let mut streams: Vec<_> =
+            receivers.map(|receiver| (*receiver, Stream { header, content: Content::Parameters(values.clone()) })).collect();
+        let state = |shard: &ShardId| {
+            let (values, momentum) = &reduced[shard];
+            momentum.clone().map(|momentum| (*shard, State { anchor: values.clone(), momentum }))
+        };
+        if publication.renews_anchor {
+            for moved in publication.moves_from(me) {
+                streams.push((moved.to, Stream { header, content: Content::State(moved.shards.iter().filter_map(state).collect()) }));
+            }
+        }
+        let own: Vec<_> = reduced.keys().filter_map(state).collect();
+        movement.values.extend(values);
+        movement.states.extend(own);
+        movement.published = true;
+        Some((movement.plan.attempt, streams))
+    }
+
+    /// Takes the streams of the open attempt that have arrived; returns what to tell the machine.
+    pub fn take_arrived(&mut self) -> Vec<crate::coordinator::In> {
+        use crate::coordinator::In;
+        let Some(movement) = &mut self.movement else { return Vec::new() };
+        let attempt = movement.plan.attempt;
+        let keys: Vec<_> = self.parked.keys().copied().filter(|(of, kind, _)| *of == attempt && *kind > 0).collect();
+        let mut told = Vec::new();
+        for key in keys {
+            match self.parked.remove(&key).unwrap().content {
+                Content::Parameters(values) => {
+                    movement.values.extend(values);
+                    told.push(In::ParametersHeld(attempt, key.2));
+                }
+                Content::State(states) => {
+                    movement.states.extend(states);
+                    told.push(In::StateHeld(attempt, key.2));
+                }
+                Content::Contribution(_) => {}
+            }
+        }
+        told
+    }
+
+    /// Installs a decided outcome.
+    pub fn apply(&mut self, attempt: Attempt, outcome: &Outcome, schedule: Schedule) -> Vec<ShardId> {
+        let movement = self.movement.take().unwrap();
+        assert_eq!(movement.plan.attempt, attempt);
+        let publication = movement.publication.unwrap();
+        let values: Vec<f64> = movement.values.into_values().flatten().collect();
+        assert_eq!(values.len(), outcome.terms.elements as usize, "an incomplete model was applied");
+        self.parameters.clone_from(&values);
+        let mut states = BTreeMap::new();
+        for shard in &publication.holds {
+            let range = publication.state_layout.range(*shard);
+            let received = movement.states.get(shard).or_else(|| self.states.get(shard).filter(|_| !publication.renews_anchor));
+            match received {
+                Some(state) => _ = states.insert(*shard, state.clone()),
+                None if outcome.terms.kind == RoundKind::Found => {
+                    let momentum = vec![0.0; range.len()];
+                    states.insert(*shard, State { anchor: values[range].to_vec(), momentum });
+                }
+                None => assert!(outcome.absent.contains(shard), "{} lacks the state of {shard}", self.member.id),
+            }
+        }
+        self.states = states;
+        (self.round, self.next) = (outcome.round.next(), schedule.terms(outcome.terms.next_step()));
+        (self.waiting, self.outside) = (false, false);
+        self.last = Some(outcome.clone());
+        publication.lost.clone()
+    }
+}
+
+fn piece<'a>(
+    parked: &'a BTreeMap<(Attempt, u8, NodeId), Stream>,
+    frozen: &'a [f64],
+    plan: &Plan,
+    node: NodeId,
+    shard: ShardId,
+) -> &'a [f64] {
+    if node == plan.me {
+        return &frozen[plan.layout.range(shard)];
+    }
+    match &parked[&(plan.attempt, 0, node)].content {
+        Content::Contribution(pieces) => &pieces[&shard],
+        _ => panic!("a contribution is no contribution"),
+    }
+}
