@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 /// Most holders of a shard.
 const COPIES_MAX: usize = REPLICAS_MAX + 1;
 /// Shards of a seat that are looked at for the best one to hand over.
-const CANDIDATES_MAX: usize = 20;
+const CANDIDATES_MAX: usize = 16;
 
 /// A number of a seat; at most one a member of a view, so it fits.
 pub type Seat = u16;
@@ -114,7 +114,7 @@ impl Placement {
         let holders = |shard: &u16| &self.holders[usize::from(*shard)][..self.copies];
         let free = self.held[from][rank].iter().enumerate().filter(|(_, shard)| !holders(shard).contains(&(to as Seat)));
         // Only the owner and the first replica follow one another; of the other ranks any will do.
-        let candidates = free.take(if rank < 2 { CANDIDATES_MAX } else { 1 });
+        let candidates = free.take(if rank < 2 { CANDIDATES_MAX + 128 / to } else { 1 });
         candidates.min_by_key(|(_, shard)| self.followers.gain(holders(shard), rank, from, to)).map(|(index, _)| index)
     }
 
