@@ -9,9 +9,11 @@ use crate::membership::MembershipMessage;
 use crate::ports::clock::Clock;
 use crate::ports::discovery::Discovery;
 use crate::ports::transport::Transport;
+use crate::status::StatusBoard;
 use ractor::ActorRef;
 use slowmo_protocol::algorithm::Algorithm;
 use slowmo_protocol::machine::Identity;
+use slowmo_protocol::policy::{OnMomentumLoss, Quorum};
 use slowmo_protocol::time::Span;
 use slowmo_protocol::wire::Frame;
 use std::sync::{Arc, OnceLock};
@@ -34,6 +36,20 @@ pub struct NodeSettings {
     pub workers: usize,
     /// Nodes of the founding view.
     pub min_nodes: usize,
+    /// Most members of the cluster.
+    pub max_nodes: usize,
+    /// Join a running cluster only.
+    pub join: bool,
+    /// Who may decide a round.
+    pub quorum: Quorum,
+    /// What happens when all holders of a shard are lost.
+    pub on_momentum_loss: OnMomentumLoss,
+    /// How long a round, or a gossip, waits for a live straggler.
+    pub grace: Duration,
+    /// How often a peer is probed for life.
+    pub probe_interval: Duration,
+    /// How long a silent peer is suspected before it counts as dead.
+    pub suspect: Duration,
     /// The settings that all nodes must share, as `key = value` lines.
     pub shared: String,
     /// How long a peer is tried before it is given up.
@@ -56,6 +72,8 @@ pub struct NodeContext {
     pub pool: Arc<Pool>,
     /// How the actors reach each other.
     pub actors: Actors,
+    /// What the node's admin endpoint shows.
+    pub status: Arc<StatusBoard>,
     /// Bounds the network events in mailboxes.
     pub credits: Arc<Semaphore>,
 }

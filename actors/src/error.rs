@@ -2,7 +2,6 @@
 
 use slowmo_protocol::aggregator::Request;
 use slowmo_protocol::coordinator::RoundError;
-use slowmo_protocol::gossip_peer::GossipError;
 use slowmo_protocol::membership::FoundingError;
 use slowmo_protocol::time::Span;
 
@@ -15,9 +14,6 @@ pub enum ExchangeError {
     /// The round ended without an outcome.
     #[error(transparent)]
     Round(#[from] RoundError),
-    /// The gossip failed.
-    #[error(transparent)]
-    Gossip(#[from] GossipError),
     /// The workers of a node asked for different things.
     #[error(
         "worker {worker} of this node asked for {asked}, the workers before it for {before}; call the same operations with the same learning rate on every worker"
@@ -41,6 +37,12 @@ pub enum ExchangeError {
     /// Another worker of the node left while this one waited.
     #[error("worker {0} of this node left: the others cannot go on without it")]
     WorkerLeft(usize),
+    /// The gradients were not averaged: this node was passed over, and new parameters wait for it at its next step.
+    #[error("this node was passed over: new parameters wait for it at its next step")]
+    PassedOver,
+    /// The node has left the cluster in order.
+    #[error("this node has left the cluster: end the training loop and call leave")]
+    Drained,
     /// The node's actors have stopped.
     #[error("the node's runtime has stopped; see its log for the first error")]
     Stopped,

@@ -52,6 +52,11 @@ impl<K: Ord + Copy> StreamInbox<K> {
         room
     }
 
+    /// Drops the asker of `key`, who is told so; a stream that has come is left alone.
+    pub fn give_up(&mut self, key: K) {
+        self.waiting.remove(&key);
+    }
+
     /// Drops every stream and asker below `key`.
     pub fn forget_below(&mut self, key: K) {
         self.parked = self.parked.split_off(&key);

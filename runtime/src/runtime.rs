@@ -18,6 +18,7 @@ use slowmo_actors::ports::clock::TokioClock;
 use slowmo_actors::ports::device::Device;
 use slowmo_actors::ports::discovery::Discovery;
 use slowmo_actors::ports::transport::{Traffic, Transport, TransportEvent};
+use slowmo_actors::status::StatusBoard;
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
 use std::fs::File;
@@ -25,7 +26,7 @@ use std::io::{self, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, mpsc};
 
 /// Largest key or certificate file.
@@ -155,6 +156,7 @@ impl RuntimeBuilder {
             clock: Arc::new(TokioClock::default()),
             pool: Pool::new(),
             actors: Actors::default(),
+            status: StatusBoard::new(),
             credits: Arc::new(Semaphore::new(MAILBOX_CREDITS_MAX)),
         });
         let workers = Arc::new(OnceLock::new());
@@ -266,6 +268,13 @@ fn settings(config: &Config, identity: Identity) -> Result<NodeSettings, SpawnEr
         workers: usize::from(config.devices),
         min_nodes: config.min_nodes,
         shared: config.shared_settings(),
+        max_nodes: config.max_nodes,
+        join: config.join,
+        quorum: config.quorum,
+        on_momentum_loss: config.on_momentum_loss,
+        grace: Duration::from_millis(config.grace_ms),
+        probe_interval: Duration::from_millis(config.probe_interval_ms),
+        suspect: Duration::from_millis(config.suspect_ms),
         connect_timeout: config.connect_timeout(),
         round_timeout: config.round_timeout(),
     })

@@ -13,6 +13,7 @@
 //! | [`topology`], [`push_sum`] | who gossips with whom, and the push-sum weights |
 //! | `outer` | the outer optimizers, element by element |
 //! | [`ballot`] | promise and accept: one decree a round |
+//! | [`liveness`] | which watched nodes are alive |
 //! | [`membership`], [`coordinator`], [`gossip_peer`], [`aggregator`] | the machines behind the actors of the same names |
 //! | [`wire`] | control frames and stream headers, bounded decoding |
 #![deny(missing_docs)]
@@ -23,6 +24,7 @@ pub mod ballot;
 pub mod coordinator;
 pub mod gossip_peer;
 pub mod ident;
+pub mod liveness;
 pub mod machine;
 pub mod mean;
 pub mod membership;

@@ -5,18 +5,15 @@ use crate::error::ExchangeError;
 use crate::worker::Exchanged;
 use slowmo_protocol::aggregator::Request;
 use slowmo_protocol::coordinator::Outcome;
-use slowmo_protocol::ident::NodeId;
-use std::sync::Arc;
+use slowmo_protocol::sampler::Progress;
 use tokio::sync::oneshot;
 
 /// Messages to the aggregator.
 pub enum AggregatorMessage {
     /// A worker arrived at an exchange.
     Arrive(Arrival),
-    /// The founding view is formed.
-    Formed(Arc<[NodeId]>),
-    /// The round was decided.
-    RoundDecided(Outcome, Assembled),
+    /// A round was decided; whether the outcome leaves this node out.
+    RoundDecided(Outcome, Assembled, bool),
     /// The gossip is complete: the push-sum weight now, the nodes whose values were mixed, the new numerators.
     GossipDone(f64, usize, Assembled),
     /// The node's own slow step is done.
@@ -53,6 +50,8 @@ pub struct Arrival {
     pub parameters: usize,
     /// The node's contribution, from worker 0.
     pub frozen: Option<Frozen>,
+    /// Which samples were left when the round began, from worker 0.
+    pub samples: Option<Progress>,
     /// Where the result goes.
     pub reply: oneshot::Sender<Result<Exchanged, ExchangeError>>,
 }

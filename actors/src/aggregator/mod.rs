@@ -17,9 +17,11 @@ use crate::timer::Timer;
 use crate::worker::Exchanged;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::aggregator::{Aggregator, Effect, In, Request, Task};
-use slowmo_protocol::coordinator::RoundKind;
-use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::coordinator::{Outcome, RoundKind, Terms};
+use slowmo_protocol::ident::Round;
 use slowmo_protocol::machine::{Machine, Outbox};
+use slowmo_protocol::sampler::Progress;
+use slowmo_protocol::view::Member;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -39,9 +41,14 @@ pub struct AggregatorState {
     leaving: BTreeMap<usize, oneshot::Sender<()>>,
     request: Option<(Request, usize)>,
     frozen: Option<Frozen>,
-    result: Assembled,
+    samples: Option<Progress>,
+    /// The values of the round that was decided last, until the workers take them.
+    decided: Assembled,
+    /// The values of a gossip or a whole slow step.
+    gossiped: Assembled,
     whole: Option<Box<WholeState>>,
-    members: Arc<[NodeId]>,
+    members: Arc<[Member]>,
+    members_before: Arc<[Member]>,
     gone: Option<ExchangeError>,
     failed: bool,
     timer: Timer,
@@ -64,16 +71,9 @@ impl Actor for AggregatorActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             AggregatorMessage::Arrive(arrival) => state.arrive(arrival),
-            AggregatorMessage::Formed(members) => state.members = members,
-            AggregatorMessage::RoundDecided(outcome, values) => {
-                if outcome.terms.kind == RoundKind::Found {
-                    state.found(&values);
-                }
-                state.result = values;
-                state.feed(In::RoundDecided(outcome));
-            }
+            AggregatorMessage::RoundDecided(outcome, values, drained) => state.round_decided(outcome, values, drained),
             AggregatorMessage::GossipDone(weight, contributors, values) => {
-                state.result = values;
+                state.gossiped = values;
                 state.feed(In::GossipDone { weight, contributors });
             }
             AggregatorMessage::Tick => {
@@ -81,7 +81,7 @@ impl Actor for AggregatorActor {
                 state.feed(In::Tick);
             }
             AggregatorMessage::WholeStepDone(whole, values) => {
-                (state.whole, state.result) = (Some(whole), values);
+                (state.whole, state.gossiped) = (Some(whole), values);
                 state.feed(In::WholeStepDone);
             }
             AggregatorMessage::Failed(error) => state.fail(&error),
@@ -106,9 +106,12 @@ impl AggregatorState {
             leaving: BTreeMap::new(),
             request: None,
             frozen: None,
-            result: Assembled::default(),
+            samples: None,
+            decided: Assembled::default(),
+            gossiped: Assembled::default(),
             whole: None,
             members: Arc::default(),
+            members_before: Arc::default(),
             gone: None,
             failed: false,
             timer: Timer::default(),
@@ -121,7 +124,7 @@ impl AggregatorState {
     }
 
     fn arrive(&mut self, arrival: Arrival) {
-        let Arrival { worker, request, parameters, frozen, reply } = arrival;
+        let Arrival { worker, request, parameters, frozen, samples, reply } = arrival;
         if let Some(error) = &self.gone {
             // A handle that stopped waiting needs no answer, here and below.
             _ = reply.send(Err(error.clone()));
@@ -130,24 +133,41 @@ impl AggregatorState {
         self.replies.insert(worker, reply);
         self.request = Some((request, parameters));
         self.frozen = frozen.or(self.frozen.take());
+        self.samples = samples.or(self.samples.take());
         self.feed(In::Arrive { worker, request });
+    }
+
+    fn round_decided(&mut self, outcome: Outcome, values: Assembled, drained: bool) {
+        if outcome.terms.kind == RoundKind::Found {
+            self.found(&values);
+        }
+        self.members_before = std::mem::replace(&mut self.members, outcome.view.members().into());
+        // The training threads' gradients may still be wanted when parameters wait for them.
+        self.decided = values;
+        self.feed(In::RoundDecided { outcome, drained });
     }
 
     fn execute(&mut self, myself: &ActorRef<AggregatorMessage>) {
         for effect in self.out.take() {
             match effect {
-                Effect::Round { terms, weight } => self.start_round(terms, weight),
+                Effect::Round { round, terms, weight } => self.start_round(round, terms, weight),
                 Effect::Gossip { step, round, weight } => {
                     if let Some(frozen) = self.frozen.take() {
                         self.context.actors.tell_gossip_peer(GossipPeerMessage::Gossip { step, round, weight, frozen });
                     }
                 }
                 Effect::WholeStep { gamma } => self.start_whole_step(gamma, myself),
-                Effect::Release { weight, round, contributors } => {
-                    let values = Arc::new(std::mem::take(&mut self.result));
-                    let members = Arc::clone(&self.members);
-                    self.answer(&Ok(Exchanged { values, weight, round, contributors, members }));
+                Effect::Release { weight, outcome, contributors, next_step, drained } => {
+                    let (decided, gossiped) = (std::mem::take(&mut self.decided), std::mem::take(&mut self.gossiped));
+                    // A whole slow step follows the round that it belongs to.
+                    let values = if gossiped.pieces().next().is_some() { gossiped } else { decided };
+                    let (members, members_before) = (Arc::clone(&self.members), Arc::clone(&self.members_before));
+                    let (values, outcome) = (Arc::new(values), outcome.map(Arc::new));
+                    let exchanged = Exchanged { values, weight, outcome, contributors, members, members_before, next_step, drained };
+                    self.answer(&Ok(exchanged));
                 }
+                Effect::Unchanged => self.answer(&Err(ExchangeError::PassedOver)),
+                Effect::Drained => self.answer(&Err(ExchangeError::Drained)),
                 Effect::Missing { workers, waited } => self.answer(&Err(ExchangeError::WorkersMissing { workers, waited })),
                 Effect::Disagree { worker, asked, before } => {
                     let (asked, before) = (Box::new(asked), Box::new(before));
@@ -157,14 +177,15 @@ impl AggregatorState {
         }
     }
 
-    fn start_round(&mut self, terms: slowmo_protocol::coordinator::Terms, weight: f64) {
+    fn start_round(&mut self, round: Round, terms: Terms, weight: f64) {
         let (Some(frozen), Some((request, parameters))) = (self.frozen.take(), self.request) else { return };
+        let samples = self.samples.take();
         if request.task == Task::Found {
             self.context.pool.keep_at_most(SPARE_MODELS_MAX * frozen.values().len());
             let buffer_elements = (frozen.values().len() - parameters) as u64;
             self.context.actors.tell_membership(MembershipMessage::Synchronize { elements: parameters as u64, buffer_elements });
         }
-        self.context.actors.tell_coordinator(CoordinatorMessage::Contribute { terms, weight, parameters, frozen });
+        self.context.actors.tell_coordinator(CoordinatorMessage::Contribute { round, terms, weight, parameters, frozen, samples });
     }
 
     /// The whole slow state starts from the founding parameters where the outer optimizer is not sharded.
@@ -176,7 +197,9 @@ impl AggregatorState {
 
     fn start_whole_step(&mut self, gamma: f32, myself: &ActorRef<AggregatorMessage>) {
         let Some(mut whole) = self.whole.take() else { return self.fail(&ExchangeError::Stopped) };
-        let mut values = std::mem::take(&mut self.result);
+        let decided = std::mem::take(&mut self.decided);
+        let gossiped = std::mem::take(&mut self.gossiped);
+        let mut values = if gossiped.pieces().next().is_some() { gossiped } else { decided };
         if let Some(frozen) = self.frozen.take().filter(|_| values.pieces().next().is_none()) {
             // Nothing was exchanged: the step is taken on this node's own parameters.
             values.insert(0, frozen);
@@ -196,8 +219,9 @@ impl AggregatorState {
     }
 
     fn answer(&mut self, result: &Result<Exchanged, ExchangeError>) {
-        self.failed |= result.is_err();
-        (self.request, self.frozen) = (None, None);
+        let passed_over = matches!(result, Err(ExchangeError::PassedOver));
+        self.failed |= result.is_err() && !passed_over;
+        (self.request, self.frozen, self.samples) = (None, None, None);
         for (_, reply) in std::mem::take(&mut self.replies) {
             _ = reply.send(result.clone());
         }

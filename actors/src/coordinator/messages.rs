@@ -1,13 +1,14 @@
 //! What the coordinator is told.
 
-use super::shards::OwnPart;
+use super::shards::{OwnPart, ShardState};
 use crate::buffers::{Assembled, Frozen};
 use crate::context::Credit;
 use crate::streams::Arrived;
 use slowmo_protocol::coordinator::{Attempt, Terms};
-use slowmo_protocol::ident::{Lineage, NodeId, ShardId};
+use slowmo_protocol::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId};
 use slowmo_protocol::membership::FoundingError;
-use slowmo_protocol::view::View;
+use slowmo_protocol::sampler::Progress;
+use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{Header, Message};
 
 /// Messages to the coordinator.
@@ -19,10 +20,12 @@ pub enum CoordinatorMessage {
         /// The model history.
         lineage: Lineage,
     },
-    /// The founding view did not form.
+    /// This node got into no view.
     FoundingFailed(FoundingError),
     /// The node froze its contribution.
     Contribute {
+        /// The round that the node's workers work towards.
+        round: Round,
         /// What it expects the round to be.
         terms: Terms,
         /// The node's push-sum weight.
@@ -31,6 +34,8 @@ pub enum CoordinatorMessage {
         parameters: usize,
         /// The values.
         frozen: Frozen,
+        /// Which samples were left when the round began.
+        samples: Option<Progress>,
     },
     /// A control frame about rounds.
     Frame(Header, Message, Credit),
@@ -38,8 +43,28 @@ pub enum CoordinatorMessage {
     Stream(Arrived, Credit),
     /// Something happened to the data movements of an attempt.
     Data(Attempt, DataEvent),
-    /// A member is gone.
-    MemberLost(NodeId),
+    /// A node is dead.
+    Lost(NodeId, Incarnation),
+    /// A node that was thought dead is alive.
+    Back(NodeId),
+    /// A node can be sent to.
+    PeerUp(NodeId),
+    /// The nodes that are ready to join the view with this epoch.
+    Joiners {
+        /// Which view they can reach.
+        epoch: Epoch,
+        /// Who.
+        members: Vec<Member>,
+    },
+    /// A member leaves, perhaps this node.
+    Leaving {
+        /// Who.
+        node: NodeId,
+        /// Whether its workers still contribute to the next round.
+        contributes: bool,
+    },
+    /// The others went on without this node.
+    Resign,
     /// A deadline passed.
     Tick,
 }
@@ -50,8 +75,8 @@ pub enum DataEvent {
     Reduced(OwnPart),
     /// All parameters of an owner arrived.
     Parameters(NodeId, Assembled),
-    /// All momentum of an owner that this node replicates arrived, per shard.
-    Momentum(NodeId, Vec<(ShardId, Assembled)>),
+    /// All state that a node moves to this one arrived, per shard.
+    State(NodeId, Vec<(ShardId, ShardState)>),
     /// A contributor expects another round.
     TermsDiffer(NodeId, Terms),
     /// A stream to or from a node failed.

@@ -1,4 +1,4 @@
-//! The coordinator actor: one per node. Outer rounds, exact averages, shard ownership, slow momentum.
+//! The coordinator actor: one per node. Outer rounds, exact averages, shard ownership, slow momentum, changing views.
 
 mod messages;
 mod reduce;
@@ -8,50 +8,47 @@ mod transfer;
 
 pub use messages::{CoordinatorMessage, DataEvent};
 pub use reduce::PUBLISH_WINDOW_CHUNKS;
-pub use shards::OwnPart;
+pub use shards::{OwnPart, ShardState};
+pub use transfer::CONNECT_WAIT_MAX;
 
 use crate::aggregator::AggregatorMessage;
+use crate::buffers::{Assembled, CHUNK_ELEMENTS};
 use crate::context::NodeContext;
 use crate::error::ExchangeError;
+use crate::gossip_peer::GossipPeerMessage;
+use crate::membership::MembershipMessage;
 use crate::streams::{Arrived, StreamInbox};
 use crate::timer::Timer;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use round::{Contributed, RoundInProgress, Starter, StreamKey, StreamKind};
 use shards::ShardStates;
-use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, Founding, In, Outcome, Plan, RoundKind, Terms};
-use slowmo_protocol::ident::{Ballot, Lineage, NodeId};
+use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Settings};
+use slowmo_protocol::ident::{Epoch, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
-use slowmo_protocol::view::{MEMBERS_MAX, View};
-use slowmo_protocol::wire::{Header, Message};
+use slowmo_protocol::view::MEMBERS_MAX;
 use std::sync::Arc;
 
-/// Streams of the next round that may wait: a contribution, parameters and momentum from every member.
-pub const ROUND_STREAMS_PARKED_MAX: usize = 3 * MEMBERS_MAX;
-
-/// Frames and streams that may wait for the founding view: a few from every member.
-pub const EARLY_MAX: usize = 4 * MEMBERS_MAX;
+/// Streams that may wait until this node knows their attempt: a contribution, parameters and state from every member, of this
+/// round and the next.
+pub const ROUND_STREAMS_PARKED_MAX: usize = 6 * MEMBERS_MAX;
+/// Chunks of a contribution that are compared with what became of it, for the disagreement that is shown.
+const COMPARED_CHUNKS_MAX: usize = 4;
 
 /// The shell of the coordinator.
 pub struct CoordinatorActor;
 
-/// The coordinator's machine (once there is a view), the decided shards and the round under way.
+/// The coordinator's machine, the decided shards and the attempt under way.
 pub struct CoordinatorState {
-    machine: Option<Coordinator>,
+    machine: Coordinator,
     out: Outbox<Effect>,
     context: Arc<NodeContext>,
     timer: Timer,
     streams: StreamInbox<StreamKey>,
     states: ShardStates,
-    waiting: Option<(Terms, Contributed)>,
     contributed: Option<Contributed>,
+    parameters: usize,
     round: Option<RoundInProgress>,
-    early: Vec<Early>,
-}
-
-/// What the founding round may bring before this node has heard of the view.
-enum Early {
-    Frame(Header, Message),
-    Stream(Arrived),
+    epoch: Epoch,
 }
 
 impl Actor for CoordinatorActor {
@@ -70,23 +67,28 @@ impl Actor for CoordinatorActor {
         state: &mut CoordinatorState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            CoordinatorMessage::Formed { view, lineage } => state.formed(view, lineage),
-            CoordinatorMessage::FoundingFailed(_) => state.waiting = None,
-            CoordinatorMessage::Contribute { terms, weight, parameters, frozen } => {
-                state.contribute(terms, Contributed { weight, parameters, frozen });
+            CoordinatorMessage::Formed { view, lineage } => state.feed(In::Formed { view, lineage }),
+            CoordinatorMessage::FoundingFailed(_) => state.contributed = None,
+            CoordinatorMessage::Contribute { round, terms, weight, parameters, frozen, samples } => {
+                (state.parameters, state.contributed) = (parameters, Some(Contributed { weight, frozen }));
+                state.feed(In::Contribute { round, terms, samples });
             }
-            CoordinatorMessage::Frame(header, message, _credit) => state.receive(Early::Frame(header, message)),
-            CoordinatorMessage::Stream(arrived, _credit) => state.receive(Early::Stream(arrived)),
+            CoordinatorMessage::Frame(header, message, _credit) => state.feed(In::Frame { header, message }),
+            CoordinatorMessage::Stream(arrived, _credit) => state.deliver(arrived),
             CoordinatorMessage::Data(attempt, event) => state.data(attempt, event),
-            CoordinatorMessage::MemberLost(node) => state.feed(In::MemberLost(node)),
+            CoordinatorMessage::Lost(node, incarnation) => state.feed(In::Lost(node, incarnation)),
+            CoordinatorMessage::Back(node) => state.feed(In::Back(node)),
+            CoordinatorMessage::PeerUp(node) => state.feed(In::PeerUp(node)),
+            CoordinatorMessage::Joiners { epoch, members } => state.feed(In::Joiners { epoch, members }),
+            CoordinatorMessage::Leaving { node, contributes } => state.feed(In::Leaving { node, contributes }),
+            CoordinatorMessage::Resign => state.resign(),
             CoordinatorMessage::Tick => {
                 state.timer.disarm();
                 state.feed(In::Tick);
             }
         }
         state.execute(&myself);
-        let deadline = state.machine.as_ref().and_then(Coordinator::next_deadline);
-        state.timer.arm(deadline, state.context.clock.now(), &myself, || CoordinatorMessage::Tick);
+        state.timer.arm(state.machine.next_deadline(), state.context.clock.now(), &myself, || CoordinatorMessage::Tick);
         Ok(())
     }
 }
@@ -94,67 +96,34 @@ impl Actor for CoordinatorActor {
 impl CoordinatorState {
     fn new(context: Arc<NodeContext>) -> Self {
         Self {
-            machine: None,
+            machine: Coordinator::new(settings(&context)),
             out: Outbox::default(),
             context,
             timer: Timer::default(),
             streams: StreamInbox::new(ROUND_STREAMS_PARKED_MAX),
             states: ShardStates::default(),
-            waiting: None,
             contributed: None,
+            parameters: 0,
             round: None,
-            early: Vec::new(),
+            epoch: Epoch(0),
         }
     }
 
     fn feed(&mut self, event: In) {
         let now = self.context.clock.now();
-        if let Some(machine) = &mut self.machine {
-            machine.handle(event, now, &mut self.out);
-        }
+        self.machine.handle(event, now, &mut self.out);
     }
 
-    fn formed(&mut self, view: View, lineage: Lineage) {
-        let settings = &self.context.settings;
-        let round_timeout = NodeContext::span(settings.round_timeout);
-        let founding = Founding { identity: settings.identity, view, lineage, replicas: settings.replicas, round_timeout };
-        self.machine = Some(Coordinator::new(founding));
-        for early in std::mem::take(&mut self.early) {
-            self.receive(early);
-        }
-        if let Some((terms, contributed)) = self.waiting.take() {
-            self.contribute(terms, contributed);
-        }
+    fn resign(&mut self) {
+        self.states.clear();
+        self.feed(In::Resign);
     }
 
-    fn contribute(&mut self, terms: Terms, contributed: Contributed) {
-        if self.machine.is_none() {
-            self.waiting = Some((terms, contributed));
-            return;
-        }
-        self.contributed = Some(contributed);
-        self.feed(In::Contribute { terms });
-    }
-
-    /// Acts on what arrived, or keeps it until the view is formed here: another node may be ahead by that much.
-    fn receive(&mut self, early: Early) {
-        match early {
-            early if self.machine.is_none() => {
-                if self.early.len() < EARLY_MAX {
-                    self.early.push(early);
-                }
-            }
-            Early::Frame(header, message) => self.feed(In::Frame { header, message }),
-            Early::Stream(arrived) => self.deliver(arrived),
-        }
-    }
-
-    /// Parks or hands on a stream of the current or the next round.
+    /// Parks or hands on a stream of this round or the next one.
     fn deliver(&mut self, arrived: Arrived) {
-        let Some(machine) = &self.machine else { return };
         let (header, kind) = (arrived.header, StreamKind::of(&arrived.content));
-        let Some(kind) = kind.filter(|_| machine.admits(&header)) else {
-            tracing::warn!(from = %header.sender, round = header.round.0, "a round's stream was refused: it is stale or foreign");
+        let Some(kind) = kind.filter(|_| self.machine.admits(&header)) else {
+            tracing::debug!(from = %header.sender, round = header.round.0, "a round's stream was refused: it is stale or foreign");
             return;
         };
         if !self.streams.deliver((header.round, header.ballot, kind, header.sender), arrived) {
@@ -163,7 +132,7 @@ impl CoordinatorState {
     }
 
     fn data(&mut self, attempt: Attempt, event: DataEvent) {
-        let Some(round) = self.round.as_mut().filter(|round| round.plan.attempt() == attempt) else { return };
+        let Some(round) = self.round.as_mut().filter(|round| round.plan.attempt == attempt) else { return };
         let event = match event {
             DataEvent::Reduced(part) => {
                 round.take_own(part);
@@ -173,9 +142,9 @@ impl CoordinatorState {
                 round.values.extend(values);
                 In::ParametersHeld(attempt, owner)
             }
-            DataEvent::Momentum(owner, momentum) => {
-                round.momentum.extend(momentum);
-                In::MomentumHeld(attempt, owner)
+            DataEvent::State(from, states) => {
+                round.states.extend(states);
+                In::StateHeld(attempt, from)
             }
             DataEvent::TermsDiffer(node, terms) => In::TermsDiffer(attempt, node, terms),
             DataEvent::Broken(node) => In::StreamBroken(attempt, node),
@@ -187,37 +156,104 @@ impl CoordinatorState {
         for effect in self.out.take() {
             match effect {
                 Effect::Send { to, frame } => self.context.send_frame(to, &frame),
-                Effect::Open(plan) => self.open(plan, myself),
+                Effect::Open(plan) => {
+                    self.streams.forget_below((plan.attempt.round, plan.attempt.ballot, StreamKind::Contribution, NodeId(0)));
+                    let contributed = self.contributed.take();
+                    // The earlier attempt ends here, and its streams with it.
+                    self.round = None;
+                    self.round = Some(self.starter(myself).start(plan, contributed.as_ref()));
+                    self.contributed = contributed;
+                }
+                Effect::Publish(publication) => {
+                    if let Some(mut round) = self.round.take() {
+                        self.starter(myself).publish(&mut round, publication);
+                        self.round = Some(round);
+                    }
+                }
                 Effect::Discard(_) => self.round = None,
-                Effect::Apply(outcome) => self.apply(outcome),
+                Effect::Apply { attempt, outcome, drained } => self.apply(attempt, outcome, drained),
+                Effect::Stranded => self.stranded(),
+                Effect::Waiting(why) => self.waiting(why),
                 Effect::Fail(error) => {
-                    (self.round, self.contributed) = (None, None);
+                    self.contributed = None;
                     self.context.actors.tell_aggregator(AggregatorMessage::Failed(ExchangeError::Round(error)));
                 }
             }
         }
     }
 
-    fn open(&mut self, plan: Arc<Plan>, myself: &ActorRef<CoordinatorMessage>) {
-        let (Some(machine), Some(contributed)) = (&self.machine, self.contributed.take()) else { return };
-        let place = machine.place();
-        self.streams.forget_below((plan.round, Ballot::default(), StreamKind::Contribution, NodeId(0)));
-        let starter = Starter { context: &self.context, streams: &mut self.streams, actor: myself, place, states: &self.states };
-        self.round = Some(starter.start(plan, &contributed));
+    fn starter<'a>(&'a mut self, actor: &'a ActorRef<CoordinatorMessage>) -> Starter<'a> {
+        let Self { context, streams, states, parameters, .. } = self;
+        Starter { context, streams, actor, states, parameters: *parameters }
     }
 
-    fn apply(&mut self, outcome: Outcome) {
-        let Some(round) = self.round.take() else { return };
-        let parameters = round.parameters;
-        let (plan, values, momentum) = round.finish();
-        if !values.covers(plan.layout.elements()) {
+    fn apply(&mut self, attempt: Attempt, outcome: Outcome, drained: bool) {
+        let Some(round) = self.round.take().filter(|round| round.plan.attempt == attempt) else { return };
+        let (plan, publication, values, states) = round.finish();
+        let Some(publication) = publication.filter(|_| values.covers(plan.layout.elements())) else {
             tracing::error!(round = outcome.round.0, "a decided round does not cover the model: the node stops here");
             return self.context.actors.tell_aggregator(AggregatorMessage::Failed(ExchangeError::Stopped));
+        };
+        self.states.install(&publication, self.parameters, &values, states);
+        let own = self.contributed.take().filter(|_| plan.contributes() && outcome.terms.carries_parameters());
+        let distance = own.map(|own| disagreement(&own, &values, self.parameters));
+        let place = self.machine.place();
+        let actors = &self.context.actors;
+        self.context.status.decided(&outcome, distance);
+        if outcome.view.epoch() != self.epoch || outcome.terms.kind == slowmo_protocol::coordinator::RoundKind::Found {
+            self.epoch = outcome.view.epoch();
+            let (view, lineage) = (outcome.view.clone(), outcome.lineage);
+            actors.tell_gossip_peer(GossipPeerMessage::View { view, lineage, round: place.round });
         }
-        let sharded = self.context.settings.algorithm.outer.is_some_and(|outer| outer.sharded);
-        if sharded && matches!(outcome.terms.kind, RoundKind::Found | RoundKind::Slow) {
-            self.states.install(plan.map.held_by(plan.me), &plan.layout, parameters, &values, momentum);
-        }
-        self.context.actors.tell_aggregator(AggregatorMessage::RoundDecided(outcome, values));
+        actors.tell_membership(MembershipMessage::Decided {
+            view: outcome.view.clone(),
+            lineage: outcome.lineage,
+            round: outcome.round.next(),
+        });
+        actors.tell_aggregator(AggregatorMessage::RoundDecided(outcome, values, drained));
     }
+
+    fn stranded(&mut self) {
+        tracing::warn!("a round was decided whose values this node does not hold: it joins again");
+        self.round = None;
+        self.states.clear();
+        self.context.actors.tell_membership(MembershipMessage::Stranded);
+    }
+
+    fn waiting(&self, why: Option<String>) {
+        match &why {
+            Some(why) => tracing::warn!(why, "no round can be decided"),
+            None => tracing::info!("rounds can be decided again"),
+        }
+        self.context.status.waiting(why);
+    }
+}
+
+fn settings(context: &NodeContext) -> Settings {
+    let node = &context.settings;
+    Settings {
+        identity: node.identity,
+        replicas: node.replicas,
+        keeps_state: node.algorithm.outer.is_some_and(|outer| outer.sharded),
+        quorum: node.quorum,
+        on_momentum_loss: node.on_momentum_loss,
+        grace: NodeContext::span(node.grace),
+        round_timeout: NodeContext::span(node.round_timeout),
+    }
+}
+
+/// How far this node's model was from what became of it: `‖x − x̄‖ / ‖x̄‖` over a few chunks.
+fn disagreement(own: &Contributed, values: &Assembled, parameters: usize) -> f32 {
+    let chunks = parameters.div_ceil(CHUNK_ELEMENTS).max(1);
+    let pieces = values.pieces().filter(|(start, _)| *start < parameters).step_by(chunks.div_ceil(COMPARED_CHUNKS_MAX));
+    let (mut distance, mut norm) = (0.0f64, 0.0f64);
+    for (start, chunk) in pieces.take(COMPARED_CHUNKS_MAX) {
+        let end = parameters.min(start + chunk.values().len());
+        for (before, after) in own.frozen.values()[start..end].iter().zip(chunk.values()) {
+            let (before, after) = (f64::from(*before) / own.weight, f64::from(*after));
+            distance += (before - after).powi(2);
+            norm += after.powi(2);
+        }
+    }
+    if norm > 0.0 { (distance / norm).sqrt() as f32 } else { 0.0 }
 }

@@ -9,7 +9,7 @@ use crate::context::NodeContext;
 use crate::ports::transport::BulkError;
 use crate::streams::Arrived;
 use bytes::Bytes;
-use slowmo_protocol::coordinator::{Plan, RoundKind};
+use slowmo_protocol::coordinator::{Plan, Publication, RoundKind};
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::machine::Place;
 use slowmo_protocol::mean;
@@ -18,7 +18,7 @@ use slowmo_protocol::wire::{Bulk, Contribution};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// Chunks that may wait for one receiver of published values before the reduction waits for it.
 pub const PUBLISH_WINDOW_CHUNKS: usize = 16;
@@ -29,8 +29,8 @@ pub struct Reduction {
     pub context: Arc<NodeContext>,
     /// The round's movements.
     pub plan: Arc<Plan>,
-    /// The place of its streams.
-    pub place: Place,
+    /// Who gets what it makes, once that is proposed.
+    pub publication: watch::Receiver<Option<Arc<Publication>>>,
     /// How many of the values are parameters.
     pub parameters: usize,
     /// This node's own contribution, if it contributes.
@@ -63,11 +63,16 @@ struct Outlet {
 
 /// Runs the reduction; the error is what the coordinator must be told instead.
 pub async fn run(reduction: Reduction) -> Result<OwnPart, DataEvent> {
-    let Reduction { context, plan, place, parameters, own, expected, states } = reduction;
+    let Reduction { context, plan, mut publication, parameters, own, expected, states } = reduction;
     let (mut sources, weight) = gather(&plan, own, expected).await?;
-    let parameter_outlets = publish_to(&context, place, &Bulk::Parameters, plan.other_members().into_iter().map(|node| (node, None)));
-    let replicas = plan.momentum_to().into_iter().map(|(node, shards)| (node, Some(shards.into_iter().collect())));
-    let momentum_outlets = publish_to(&context, place, &Bulk::Momentum, replicas);
+    // Who receives is usually known by now: the proposal travelled while the contributions did.
+    let publication = publication.wait_for(Option::is_some).await.ok().and_then(|publication| publication.clone());
+    let Some(publication) = publication else { return Err(DataEvent::Broken(plan.me)) };
+    let receivers = publication.receivers.iter().copied().filter(|node| *node != plan.me).map(|node| (node, None));
+    let parameter_outlets = publish_to(&context, plan.place, &Bulk::Parameters, receivers);
+    let slow = plan.terms.kind == RoundKind::Slow;
+    let holders = publication.moves_from(plan.me).filter(|_| slow).map(|moved| (moved.to, Some(moved.shards.iter().copied().collect())));
+    let momentum_outlets = publish_to(&context, plan.place, &Bulk::State, holders);
     let mut scratch = context.pool.take(CHUNK_ELEMENTS.min(plan.layout.elements()));
     let mut part = OwnPart::default();
     for (shard, state) in states {
@@ -79,9 +84,15 @@ pub async fn run(reduction: Reduction) -> Result<OwnPart, DataEvent> {
             mean::divide(numerators, weight);
             // Buffers carry no push-sum weight: theirs is the plain mean over the contributors.
             mean::divide(buffers, plan.contributors.len() as f64);
-            if plan.terms.kind == RoundKind::Slow && range.start < parameters {
+            if slow && range.start < parameters {
                 let length = parameters.min(range.end) - range.start;
-                let next = slow_step(&context, &plan, &state, range.start, &mut chunk.values_mut()[..length])?;
+                let values = &mut chunk.values_mut()[..length];
+                let next = if publication.lost.contains(&shard) {
+                    // Nobody has its anchor: a plain average, and momentum starts again.
+                    context.pool.zeros(length).freeze()
+                } else {
+                    slow_step(&context, &plan, &state, range.start, values)?
+                };
                 send(&momentum_outlets, shard, &next).await;
                 momentum.insert(range.start, next);
             }
@@ -89,7 +100,7 @@ pub async fn run(reduction: Reduction) -> Result<OwnPart, DataEvent> {
             send(&parameter_outlets, shard, &chunk).await;
             part.values.insert(range.start, chunk);
         }
-        if plan.terms.kind == RoundKind::Slow {
+        if slow {
             part.momentum.push((shard, momentum));
         }
     }
@@ -167,7 +178,7 @@ fn slow_step(context: &NodeContext, plan: &Plan, state: &ShardState, start: usiz
     let decided = context.settings.algorithm.outer.zip(state.anchor.piece(start));
     let Some((outer, anchor)) = decided else {
         // The founding gave every holder its anchors; without them no slow step can be right.
-        tracing::error!(round = plan.round.0, start, "the anchor of an owned shard is missing");
+        tracing::error!(round = plan.attempt.round.0, start, "the anchor of an owned shard is missing");
         return Err(DataEvent::Broken(plan.me));
     };
     let zeros;

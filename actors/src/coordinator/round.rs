@@ -1,22 +1,22 @@
-//! The data movements of the round under way: its tasks, and what they have brought so far.
+//! The data movements of the attempt under way: its tasks, and what they have brought so far.
 
 use super::messages::{CoordinatorMessage, DataEvent};
 use super::reduce::{self, Reduction};
-use super::shards::{OwnPart, ShardStates};
-use super::transfer;
+use super::shards::{OwnPart, ShardState, ShardStates};
+use super::transfer::{self, StateCut};
 use crate::buffers::{Assembled, Frozen};
 use crate::context::NodeContext;
 use crate::ports::transport::BulkError;
 use crate::streams::{Arrived, StreamInbox};
 use ractor::ActorRef;
-use slowmo_protocol::coordinator::{Attempt, Plan};
+use slowmo_protocol::coordinator::{Attempt, Plan, Publication};
 use slowmo_protocol::ident::{Ballot, NodeId, Round, ShardId};
-use slowmo_protocol::machine::Place;
 use slowmo_protocol::wire::{Bulk, Contribution};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 /// Which of a round's streams: round, ballot, content, sender.
@@ -29,8 +29,8 @@ pub enum StreamKind {
     Contribution,
     /// Published parameters.
     Parameters,
-    /// Published momentum.
-    Momentum,
+    /// Anchor and momentum on their way to another holder.
+    State,
 }
 
 impl StreamKind {
@@ -39,37 +39,35 @@ impl StreamKind {
         match content {
             Bulk::Contribution(_) => Some(Self::Contribution),
             Bulk::Parameters => Some(Self::Parameters),
-            Bulk::Momentum => Some(Self::Momentum),
+            Bulk::State => Some(Self::State),
             Bulk::Gossip { .. } => None,
         }
     }
 }
 
-/// What this node brought to a round.
+/// What this node brought to a round; kept until the round is decided, for any number of attempts.
 pub struct Contributed {
     /// Its push-sum weight.
     pub weight: f64,
-    /// How many of the values are parameters.
-    pub parameters: usize,
     /// The values.
     pub frozen: Frozen,
 }
 
-/// The round under way.
+/// The attempt under way.
 pub struct RoundInProgress {
-    /// Its movements.
+    /// Its reduction.
     pub plan: Arc<Plan>,
-    /// How many of the values are parameters.
-    pub parameters: usize,
+    /// Who gets what it makes, once that is proposed.
+    pub publication: watch::Sender<Option<Arc<Publication>>>,
     /// The new values that arrived or were made so far.
     pub values: Assembled,
-    /// The new momentum of the held shards so far.
-    pub momentum: Vec<(ShardId, Assembled)>,
+    /// The new state of shards so far: received, or made here.
+    pub states: BTreeMap<ShardId, ShardState>,
     /// Dropping the set ends every movement, which resets its streams.
     tasks: JoinSet<()>,
 }
 
-/// Starts a round's movements.
+/// Starts an attempt's movements.
 pub struct Starter<'a> {
     /// The node.
     pub context: &'a Arc<NodeContext>,
@@ -77,71 +75,93 @@ pub struct Starter<'a> {
     pub streams: &'a mut StreamInbox<StreamKey>,
     /// Whom to tell.
     pub actor: &'a ActorRef<CoordinatorMessage>,
-    /// The place of its streams.
-    pub place: Place,
     /// The decided state of the held shards.
     pub states: &'a ShardStates,
+    /// How many of the round's values are parameters.
+    pub parameters: usize,
 }
 
 impl Starter<'_> {
-    /// Starts every movement of `plan` with this node's contribution.
-    pub fn start(mut self, plan: Arc<Plan>, contributed: &Contributed) -> RoundInProgress {
+    /// Starts the reduction of `plan` with this node's contribution, if it has one.
+    pub fn start(mut self, plan: Arc<Plan>, contributed: Option<&Contributed>) -> RoundInProgress {
         let mut tasks = JoinSet::new();
-        if plan.contributes() {
-            self.contribute(&plan, contributed, &mut tasks);
+        let own = contributed.filter(|_| plan.contributes());
+        if let Some(own) = own {
+            self.contribute(&plan, own, &mut tasks);
         }
+        let publication = watch::Sender::new(None);
         if plan.owns() {
-            self.reduce(&plan, contributed, &mut tasks);
+            self.reduce(&plan, own, publication.subscribe(), &mut tasks);
         }
-        self.receive(&plan, contributed.parameters, &mut tasks);
-        let parameters = contributed.parameters;
-        RoundInProgress { plan, parameters, values: Assembled::default(), momentum: Vec::new(), tasks }
+        self.receive(&plan, &mut tasks);
+        RoundInProgress { plan, publication, values: Assembled::default(), states: BTreeMap::new(), tasks }
+    }
+
+    /// Starts what the publication of the open attempt adds: state that moves to and from this node.
+    pub fn publish(mut self, round: &mut RoundInProgress, publication: Arc<Publication>) {
+        let cut = StateCut { layout: publication.state_layout, parameters: self.parameters, anchor: publication.moves_anchor };
+        let (plan, me) = (Arc::clone(&round.plan), round.plan.me);
+        for moved in publication.moves_to(me) {
+            let (from, shards) = (moved.from, moved.shards.clone());
+            let (context, stream) = (Arc::clone(self.context), self.expect(&plan, StreamKind::State, from));
+            self.spawn(&mut round.tasks, plan.attempt, async move {
+                let received = transfer::receive_state(&context, stream, &shards, cut).await;
+                Some(received.map_or_else(|error| broken(from, &error), |states| DataEvent::State(from, states)))
+            });
+        }
+        // After a slow step the reduction sends the new momentum itself.
+        for moved in publication.moves_from(me).filter(|_| publication.moves_anchor) {
+            let states: Vec<_> = moved.shards.iter().map(|shard| (*shard, self.states.state(*shard))).collect();
+            let (context, place, to) = (Arc::clone(self.context), plan.place, moved.to);
+            self.spawn(&mut round.tasks, plan.attempt, async move {
+                transfer::send_state(&context, place, to, &states, cut).await.err().map(|error| broken(to, &error))
+            });
+        }
+        round.publication.send_replace(Some(publication));
     }
 
     fn expect(&mut self, plan: &Plan, kind: StreamKind, from: NodeId) -> oneshot::Receiver<Arrived> {
-        self.streams.expect((plan.round, plan.ballot, kind, from))
+        self.streams.expect((plan.attempt.round, plan.attempt.ballot, kind, from))
     }
 
-    fn contribute(&self, plan: &Arc<Plan>, contributed: &Contributed, tasks: &mut JoinSet<()>) {
+    fn contribute(&self, plan: &Arc<Plan>, own: &Contributed, tasks: &mut JoinSet<()>) {
         for owner in plan.other_owners() {
-            let shards: Vec<Range<usize>> = plan.map.owned_by(owner).map(|shard| plan.layout.range(shard)).collect();
-            let content = Bulk::Contribution(Contribution { terms: plan.terms, weight: contributed.weight });
-            let (context, frozen, place) = (Arc::clone(self.context), contributed.frozen.clone(), self.place);
+            let shards = ranges(plan, owner);
+            let content = Bulk::Contribution(Contribution { terms: plan.terms, weight: own.weight });
+            let (context, frozen, place) = (Arc::clone(self.context), own.frozen.clone(), plan.place);
             let work = async move { transfer::contribute(&context, place, owner, content, &shards, &frozen).await };
-            self.spawn(tasks, plan.attempt(), async move { work.await.err().map(|error| broken(owner, &error)) });
+            self.spawn(tasks, plan.attempt, async move { work.await.err().map(|error| broken(owner, &error)) });
         }
     }
 
-    fn reduce(&mut self, plan: &Arc<Plan>, contributed: &Contributed, tasks: &mut JoinSet<()>) {
+    fn reduce(
+        &mut self,
+        plan: &Arc<Plan>,
+        own: Option<&Contributed>,
+        publication: watch::Receiver<Option<Arc<Publication>>>,
+        tasks: &mut JoinSet<()>,
+    ) {
         let others = plan.contributors.iter().copied().filter(|node| *node != plan.me);
         let expected = others.map(|node| (node, self.expect(plan, StreamKind::Contribution, node))).collect();
         let reduction = Reduction {
             context: Arc::clone(self.context),
             plan: Arc::clone(plan),
-            place: self.place,
-            parameters: contributed.parameters,
-            own: plan.contributes().then(|| (contributed.weight, contributed.frozen.clone())),
+            publication,
+            parameters: self.parameters,
+            own: own.map(|own| (own.weight, own.frozen.clone())),
             expected,
-            states: plan.own_shards().into_iter().map(|shard| (shard, self.states.state(shard))).collect(),
+            states: plan.owned_by(plan.me).into_iter().map(|shard| (shard, self.states.state(shard))).collect(),
         };
-        self.spawn(tasks, plan.attempt(), async move { Some(reduce::run(reduction).await.map_or_else(|event| event, DataEvent::Reduced)) });
+        self.spawn(tasks, plan.attempt, async move { Some(reduce::run(reduction).await.map_or_else(|event| event, DataEvent::Reduced)) });
     }
 
-    fn receive(&mut self, plan: &Arc<Plan>, parameters: usize, tasks: &mut JoinSet<()>) {
+    fn receive(&mut self, plan: &Arc<Plan>, tasks: &mut JoinSet<()>) {
         for owner in plan.other_owners() {
-            let ranges: Vec<Range<usize>> = plan.map.owned_by(owner).map(|shard| plan.layout.range(shard)).collect();
+            let ranges = ranges(plan, owner);
             let (context, stream) = (Arc::clone(self.context), self.expect(plan, StreamKind::Parameters, owner));
-            self.spawn(tasks, plan.attempt(), async move {
+            self.spawn(tasks, plan.attempt, async move {
                 let received = transfer::receive(&context, stream, &ranges).await;
                 Some(received.map_or_else(|error| broken(owner, &error), |values| DataEvent::Parameters(owner, values)))
-            });
-        }
-        for (owner, shards) in plan.momentum_from() {
-            let (context, stream) = (Arc::clone(self.context), self.expect(plan, StreamKind::Momentum, owner));
-            let layout = plan.layout;
-            self.spawn(tasks, plan.attempt(), async move {
-                let received = transfer::receive_momentum(&context, stream, &shards, layout, parameters).await;
-                Some(received.map_or_else(|error| broken(owner, &error), |momentum| DataEvent::Momentum(owner, momentum)))
             });
         }
     }
@@ -158,18 +178,24 @@ impl Starter<'_> {
     }
 }
 
+/// The elements of the shards that `owner` averages.
+fn ranges(plan: &Plan, owner: NodeId) -> Vec<Range<usize>> {
+    plan.owned_by(owner).into_iter().map(|shard| plan.layout.range(shard)).collect()
+}
+
 impl RoundInProgress {
     /// Takes over what the reduction made.
     pub fn take_own(&mut self, part: OwnPart) {
         self.values.extend(part.values);
-        self.momentum.extend(part.momentum);
+        let made = part.momentum.into_iter().map(|(shard, momentum)| (shard, ShardState { momentum, ..ShardState::default() }));
+        self.states.extend(made);
     }
 
     /// Ends the movements that are still under way and hands out what they brought. Sending that is still going on belongs
     /// to others' progress and runs on.
-    pub fn finish(mut self) -> (Arc<Plan>, Assembled, Vec<(ShardId, Assembled)>) {
+    pub fn finish(mut self) -> (Arc<Plan>, Option<Arc<Publication>>, Assembled, BTreeMap<ShardId, ShardState>) {
         self.tasks.detach_all();
-        (self.plan, self.values, self.momentum)
+        (self.plan, self.publication.borrow().clone(), self.values, self.states)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The decided state of the shards that this node holds, and what a round wants to replace it with.
 
 use crate::buffers::Assembled;
+use slowmo_protocol::coordinator::Publication;
 use slowmo_protocol::ident::ShardId;
 use slowmo_protocol::shards::Layout;
 use std::collections::BTreeMap;
@@ -37,27 +38,24 @@ impl ShardStates {
         self.states.get(&shard).cloned().unwrap_or_default()
     }
 
-    /// Makes a decided round's values the new anchors of the held shards, and `momentum` their momentum
-    /// (zero where none is given: the founding).
-    pub fn install(
-        &mut self,
-        held: impl Iterator<Item = ShardId>,
-        layout: &Layout,
-        parameters: usize,
-        values: &Assembled,
-        momentum: Vec<(ShardId, Assembled)>,
-    ) {
-        let mut momentum: BTreeMap<_, _> = momentum.into_iter().collect();
-        self.states = held
-            .map(|shard| {
-                let range = parameters_of(layout, shard, parameters);
-                let mut anchor = Assembled::default();
-                for (start, chunk) in values.pieces_within(range) {
-                    anchor.insert(start, chunk.clone());
-                }
-                (shard, ShardState { anchor, momentum: momentum.remove(&shard).unwrap_or_default() })
-            })
-            .collect();
+    /// Installs what a decided round made: `values` become the anchor of the held shards where the round renews it, and
+    /// `moved` holds what was received or made here. Shards that are not held any more are dropped.
+    pub fn install(&mut self, publication: &Publication, parameters: usize, values: &Assembled, mut moved: BTreeMap<ShardId, ShardState>) {
+        let mut before = std::mem::take(&mut self.states);
+        for shard in &publication.holds {
+            let mut state = moved.remove(shard).or_else(|| before.remove(shard).filter(|_| !publication.renews_anchor)).unwrap_or_default();
+            if publication.renews_anchor {
+                let range = parameters_of(&publication.state_layout, *shard, parameters);
+                state.anchor = Assembled::default();
+                values.pieces_within(range).for_each(|(start, chunk)| state.anchor.insert(start, chunk.clone()));
+            }
+            self.states.insert(*shard, state);
+        }
+    }
+
+    /// Forgets everything: the node belongs to no view any more.
+    pub fn clear(&mut self) {
+        self.states.clear();
     }
 }
 

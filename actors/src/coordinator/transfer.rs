@@ -1,23 +1,37 @@
-//! The plain movements of a round: sending the frozen contribution to the owners, receiving what owners publish.
+//! The plain movements of a round: sending the frozen contribution to the owners, receiving what owners publish, moving state to
+//! other holders.
 
+use super::shards::{ShardState, parameters_of};
 use crate::buffers::{Assembled, Frozen, chunks};
 use crate::context::NodeContext;
-use crate::ports::transport::{BulkError, BulkSender};
+use crate::ports::transport::{BulkError, BulkReceiver, BulkSender};
 use crate::streams::Arrived;
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::machine::Place;
 use slowmo_protocol::shards::Layout;
 use slowmo_protocol::wire::{Bulk, BulkHeader};
 use std::ops::Range;
+use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
-use super::shards::parameters_of;
+/// How long a stream waits for a connection: two nodes that join in one round dial each other when they hear of it.
+pub const CONNECT_WAIT_MAX: Duration = Duration::from_secs(2);
+/// How often it looks.
+const CONNECT_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Opens a bulk stream of the round.
 pub async fn open(context: &NodeContext, place: Place, to: NodeId, content: Bulk) -> Result<Box<dyn BulkSender>, BulkError> {
     let header = context.settings.identity.header(place);
     let header = BulkHeader::V1 { header, content }.encode().map_err(|error| BulkError::Broken(error.to_string()))?;
-    context.transport.open_bulk(to, header.into()).await
+    let header = bytes::Bytes::from(header);
+    let give_up = Instant::now() + CONNECT_WAIT_MAX;
+    loop {
+        match context.transport.open_bulk(to, header.clone()).await {
+            Err(BulkError::NotConnected(_)) if Instant::now() < give_up => tokio::time::sleep(CONNECT_LOOK_INTERVAL).await,
+            opened => return opened,
+        }
+    }
 }
 
 /// Streams this node's frozen values of `shards` to their owner.
@@ -40,34 +54,83 @@ pub async fn contribute(
 pub async fn receive(context: &NodeContext, stream: oneshot::Receiver<Arrived>, ranges: &[Range<usize>]) -> Result<Assembled, BulkError> {
     let mut arrived = stream.await.map_err(|_| BulkError::Reset)?;
     let mut values = Assembled::default();
-    for range in ranges.iter().cloned().flat_map(chunks) {
-        let mut chunk = context.pool.take(range.len());
-        arrived.stream.read_exact(chunk.bytes_mut()).await?;
-        values.insert(range.start, chunk.freeze());
+    for range in ranges.iter().cloned() {
+        read_chunks(context, &mut *arrived.stream, range, &mut values).await?;
     }
     arrived.stream.expect_end().await?;
     Ok(values)
 }
 
-/// Receives the momentum of `shards`, each in chunks.
-pub async fn receive_momentum(
+async fn read_chunks(
+    context: &NodeContext,
+    stream: &mut dyn BulkReceiver,
+    range: Range<usize>,
+    into: &mut Assembled,
+) -> Result<(), BulkError> {
+    for range in chunks(range) {
+        let mut chunk = context.pool.take(range.len());
+        stream.read_exact(chunk.bytes_mut()).await?;
+        into.insert(range.start, chunk.freeze());
+    }
+    Ok(())
+}
+
+/// How the state that moves is cut, and whether the anchor travels before the momentum of each shard.
+#[derive(Clone, Copy, Debug)]
+pub struct StateCut {
+    /// Its shards.
+    pub layout: Layout,
+    /// How many of the layout's values are parameters.
+    pub parameters: usize,
+    /// Whether anchors travel too.
+    pub anchor: bool,
+}
+
+/// Streams the state of shards as it was decided to one of their new holders.
+pub async fn send_state(
+    context: &NodeContext,
+    place: Place,
+    to: NodeId,
+    shards: &[(ShardId, ShardState)],
+    cut: StateCut,
+) -> Result<(), BulkError> {
+    let mut stream = open(context, place, to, Bulk::State).await?;
+    for (shard, state) in shards {
+        let range = parameters_of(&cut.layout, *shard, cut.parameters);
+        send_pieces(context, &mut *stream, &state.anchor, range.clone()).await?;
+        send_pieces(context, &mut *stream, &state.momentum, range).await?;
+    }
+    stream.finish().await
+}
+
+/// Sends the values of `range`; what is missing is zero.
+async fn send_pieces(context: &NodeContext, stream: &mut dyn BulkSender, values: &Assembled, range: Range<usize>) -> Result<(), BulkError> {
+    for range in chunks(range) {
+        let piece = values.piece(range.start).cloned();
+        let piece = piece.unwrap_or_else(|| context.pool.zeros(range.len()).freeze());
+        stream.send(piece.bytes(0..range.len())).await?;
+    }
+    Ok(())
+}
+
+/// Receives the state of `shards`.
+pub async fn receive_state(
     context: &NodeContext,
     stream: oneshot::Receiver<Arrived>,
     shards: &[ShardId],
-    layout: Layout,
-    parameters: usize,
-) -> Result<Vec<(ShardId, Assembled)>, BulkError> {
+    cut: StateCut,
+) -> Result<Vec<(ShardId, ShardState)>, BulkError> {
     let mut arrived = stream.await.map_err(|_| BulkError::Reset)?;
-    let mut momentum = Vec::with_capacity(shards.len());
+    let mut states = Vec::with_capacity(shards.len());
     for shard in shards {
-        let mut values = Assembled::default();
-        for range in chunks(parameters_of(&layout, *shard, parameters)) {
-            let mut chunk = context.pool.take(range.len());
-            arrived.stream.read_exact(chunk.bytes_mut()).await?;
-            values.insert(range.start, chunk.freeze());
+        let range = parameters_of(&cut.layout, *shard, cut.parameters);
+        let mut state = ShardState::default();
+        if cut.anchor {
+            read_chunks(context, &mut *arrived.stream, range.clone(), &mut state.anchor).await?;
         }
-        momentum.push((*shard, values));
+        read_chunks(context, &mut *arrived.stream, range, &mut state.momentum).await?;
+        states.push((*shard, state));
     }
     arrived.stream.expect_end().await?;
-    Ok(momentum)
+    Ok(states)
 }

@@ -9,12 +9,14 @@ use slowmo_protocol::wire::{Header, Message};
 
 /// Messages to the gossip peer.
 pub enum GossipPeerMessage {
-    /// The founding view is formed.
-    Formed {
+    /// The view of the next round, where it is another one.
+    View {
         /// Its members.
         view: View,
         /// The model history.
         lineage: Lineage,
+        /// The next round.
+        round: Round,
     },
     /// The node finished an inner step and gossips.
     Gossip {
@@ -37,15 +39,10 @@ pub enum GossipPeerMessage {
         step: Step,
         /// The senders with the weight each sent, ascending.
         arrived: Vec<(NodeId, f64)>,
+        /// Out-peers that could not be sent to, whose share stayed here.
+        returned: Vec<NodeId>,
         /// The new numerator.
         values: Assembled,
-    },
-    /// A gossip stream failed.
-    StreamBroken {
-        /// The inner step.
-        step: Step,
-        /// The other end.
-        node: NodeId,
     },
     /// A member is gone.
     MemberLost(NodeId),

@@ -8,13 +8,13 @@ pub use messages::GossipPeerMessage;
 use crate::aggregator::AggregatorMessage;
 use crate::buffers::{Assembled, Frozen};
 use crate::context::NodeContext;
-use crate::error::ExchangeError;
 use crate::membership::MembershipMessage;
 use crate::streams::{Arrived, StreamInbox};
 use crate::timer::Timer;
+use exchange::Mixed;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::algorithm::Base;
-use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Plan};
+use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Plan, Waits};
 use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::view::View;
@@ -60,18 +60,17 @@ impl Actor for GossipPeerActor {
         state: &mut GossipPeerState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            GossipPeerMessage::Formed { view, lineage } => state.formed(&view, lineage),
+            GossipPeerMessage::View { view, lineage, round } => state.enter(view, lineage, round),
             GossipPeerMessage::Gossip { step, round, weight, frozen } => {
                 state.frozen = Some(frozen);
                 state.feed(In::Gossip { step, round, weight });
             }
             GossipPeerMessage::Frame(header, message, _credit) => state.feed(In::Frame { header, message }),
             GossipPeerMessage::Stream(arrived, _credit) => state.deliver(arrived),
-            GossipPeerMessage::Mixed { step, arrived, values } => {
+            GossipPeerMessage::Mixed { step, arrived, returned, values } => {
                 state.mixed = values;
-                state.feed(In::Mixed { step, arrived });
+                state.feed(In::Mixed { step, arrived, returned });
             }
-            GossipPeerMessage::StreamBroken { step, node } => state.feed(In::StreamBroken(step, node)),
             GossipPeerMessage::MemberLost(node) => state.feed(In::MemberLost(node)),
             GossipPeerMessage::Leave if state.machine.is_none() => state.context.actors.tell_membership(MembershipMessage::Leave),
             GossipPeerMessage::Leave => state.feed(In::Leave),
@@ -93,11 +92,14 @@ impl Actor for GossipPeerActor {
 }
 
 impl GossipPeerState {
-    fn formed(&mut self, view: &View, lineage: Lineage) {
+    fn enter(&mut self, view: View, lineage: Lineage, round: Round) {
         let settings = &self.context.settings;
         let Base::Sgp { peers_per_step } = settings.algorithm.base else { return };
-        let timeout = NodeContext::span(settings.round_timeout);
-        self.machine = Some(GossipPeer::new(settings.identity, lineage, view, peers_per_step, timeout));
+        if self.machine.is_some() {
+            return self.feed(In::View { view, lineage, round });
+        }
+        let waits = Waits { message: NodeContext::span(settings.grace), leave: NodeContext::span(settings.round_timeout) };
+        self.machine = Some(GossipPeer::new(settings.identity, lineage, &view, peers_per_step, waits));
     }
 
     fn feed(&mut self, event: In) {
@@ -126,9 +128,9 @@ impl GossipPeerState {
                     self.context.actors.tell_aggregator(AggregatorMessage::GossipDone(weight, contributors, values));
                 }
                 Effect::Left => self.context.actors.tell_membership(MembershipMessage::Leave),
-                Effect::Fail(error) => {
-                    self.abort_exchange();
-                    self.context.actors.tell_aggregator(AggregatorMessage::Failed(ExchangeError::Gossip(error)));
+                Effect::GiveUp { step, round, nodes } => {
+                    tracing::info!(%step, ?nodes, "a gossip goes on without these");
+                    nodes.into_iter().for_each(|node| self.streams.give_up((round, step, node)));
                 }
             }
         }
@@ -142,12 +144,9 @@ impl GossipPeerState {
         let (context, myself) = (Arc::clone(&self.context), myself.clone());
         let task = tokio::spawn(async move {
             let step = plan.step;
-            let message = match exchange::run(&context, &plan, &frozen, expected).await {
-                Ok((arrived, values)) => GossipPeerMessage::Mixed { step, arrived, values },
-                Err(node) => GossipPeerMessage::StreamBroken { step, node },
-            };
+            let Mixed { arrived, returned, values } = exchange::run(&context, &plan, &frozen, expected).await;
             // A stopped gossip peer needs no result.
-            _ = myself.cast(message);
+            _ = myself.cast(GossipPeerMessage::Mixed { step, arrived, returned, values });
         });
         self.exchange = Some(task.abort_handle());
     }

@@ -30,6 +30,7 @@ pub async fn route(context: Arc<NodeContext>, mut events: mpsc::Receiver<Transpo
                 tracing::info!(%node, %address, %reason, "peer down");
                 context.actors.tell_membership(MembershipMessage::PeerDown(node));
             }
+            TransportEvent::KnockRefused { node } => tracing::debug!(%node, "nobody listens there"),
             TransportEvent::DialFailed { address, tried_for, error } => {
                 let error = error.to_string();
                 context.actors.tell_membership(MembershipMessage::DialFailed { address, tried_for, error });

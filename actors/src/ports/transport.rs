@@ -6,12 +6,12 @@ use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub use slowmo_protocol::wire::DATAGRAM_BYTES_MAX;
+
 /// Events that wait between the transport and the node supervisor before the transport stops reading.
 pub const TRANSPORT_EVENTS_MAX: usize = 1024;
 /// Control frames that wait for one peer before `send_control` refuses more.
 pub const CONTROL_QUEUE_FRAMES_MAX: usize = 1024;
-/// Largest datagram, in bytes.
-pub const DATAGRAM_BYTES_MAX: usize = 1100;
 
 /// One node's access to the others. Each node id is authenticated before its first event.
 ///
@@ -46,8 +46,20 @@ pub trait Transport: Send + Sync + 'static {
     /// No connection to `to`, or it broke.
     async fn open_bulk(&self, to: NodeId, header: Bytes) -> Result<Box<dyn BulkSender>, BulkError>;
 
-    /// Closes the connections to a peer that broke the protocol, or left; a [`TransportEvent::PeerDown`] follows.
+    /// Closes the connections to a peer that is taken for dead or broke the protocol; a [`TransportEvent::PeerDown`] follows
+    /// here, and there with [`DownReason::Dropped`], if it is alive. Both may dial again at once.
     fn disconnect(&self, node: NodeId, reason: &str);
+
+    /// Signs of life: authenticated packets (or messages, where there are no packets) that came from the peer over all its
+    /// connections since its session began, whatever they carried. 0 if there is no session; a new session counts anew.
+    fn heard(&self, node: NodeId) -> u64;
+
+    /// The smoothed round-trip time to a peer that can be sent to, if it was measured.
+    fn round_trip(&self, node: NodeId) -> Option<Duration>;
+
+    /// Finds out whether anybody listens at the address where the peer listens, or listened when it was last connected.
+    /// [`TransportEvent::KnockRefused`] follows if its host says that nobody does; nothing follows otherwise.
+    fn knock(&self, node: NodeId);
 
     /// What went over the wire so far.
     fn traffic(&self) -> Traffic;
@@ -137,6 +149,11 @@ pub enum TransportEvent {
         /// Why.
         reason: DownReason,
     },
+    /// Nobody listens where this peer listened.
+    KnockRefused {
+        /// Who was knocked at.
+        node: NodeId,
+    },
     /// Dialing was given up.
     DialFailed {
         /// The address dialed.
@@ -181,21 +198,35 @@ pub enum TransportEvent {
 /// Why a peer went down.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DownReason {
-    /// It closed its connections on purpose.
+    /// It left, or its process ended in order.
     #[error("it closed the connection: {0}")]
     ClosedByPeer(String),
+    /// It closed the connections because it takes this node for dead or broken; dialing it again shows otherwise.
+    #[error("it dropped this node: {0}")]
+    Dropped(String),
     /// Nothing was heard from it for too long.
     #[error("nothing was heard from it for {0:?}")]
     Silent(Duration),
     /// It sent what no correct peer sends.
     #[error("it broke the protocol: {0}")]
     ProtocolViolation(String),
-    /// This node closed the connection.
+    /// This node disconnected it.
     #[error("closed here: {0}")]
     ClosedHere(String),
+    /// This node is leaving.
+    #[error("closed here: {0}")]
+    Leaving(String),
     /// The network said so.
     #[error("the connection broke: {0}")]
     Broken(String),
+}
+
+impl DownReason {
+    /// Whether the peer is gone because it wanted to.
+    #[must_use]
+    pub fn is_departure(&self) -> bool {
+        matches!(self, Self::ClosedByPeer(_))
+    }
 }
 
 /// Why a frame was not queued.
@@ -271,6 +302,9 @@ pub enum DialError {
     /// A later start of the same node is connected to the peer already.
     #[error("a later start of {0} is connected already; end this process, or give each node its own node_id")]
     Superseded(NodeId),
+    /// A process with the same id is alive and connected there. Tried again: it may be about to end.
+    #[error("another process with the id of {0} is alive; give each node its own node_id, or end that process")]
+    DuplicateId(NodeId),
     /// The peer did not accept this node's introduction.
     #[error("it refused this node: {0}")]
     RefusedThere(String),
@@ -283,6 +317,6 @@ impl DialError {
     /// Whether trying again cannot help, so that dialing is given up at once.
     #[must_use]
     pub fn is_final(&self) -> bool {
-        !matches!(self, Self::NoAnswer | Self::Other(_))
+        !matches!(self, Self::NoAnswer | Self::DuplicateId(_) | Self::Other(_))
     }
 }

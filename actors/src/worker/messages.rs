@@ -3,7 +3,10 @@
 use crate::buffers::{Assembled, Frozen};
 use crate::error::ExchangeError;
 use slowmo_protocol::aggregator::Request;
-use slowmo_protocol::ident::{NodeId, Round};
+use slowmo_protocol::coordinator::Outcome;
+use slowmo_protocol::ident::Step;
+use slowmo_protocol::sampler::Progress;
+use slowmo_protocol::view::Member;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -28,6 +31,8 @@ pub struct ExchangeRequest {
     pub parameters: usize,
     /// The frozen contribution; brought by worker 0 only, whose values stand for the node.
     pub frozen: Option<Frozen>,
+    /// Which samples were left when the round began; brought by worker 0 only.
+    pub samples: Option<Progress>,
     /// Where the result goes.
     pub reply: oneshot::Sender<Result<Exchanged, ExchangeError>>,
 }
@@ -40,9 +45,15 @@ pub struct Exchanged {
     /// The node's push-sum weight.
     pub weight: f64,
     /// The decided round, if one was.
-    pub round: Option<Round>,
+    pub outcome: Option<Arc<Outcome>>,
     /// Nodes that were averaged with, this one included.
     pub contributors: usize,
-    /// The members of the view, ascending.
-    pub members: Arc<[NodeId]>,
+    /// The members of the view now, ascending.
+    pub members: Arc<[Member]>,
+    /// The members of the view that the round began with, ascending.
+    pub members_before: Arc<[Member]>,
+    /// The inner step that follows.
+    pub next_step: Step,
+    /// The node has left the view: it has handed over and may end.
+    pub drained: bool,
 }

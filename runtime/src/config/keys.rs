@@ -183,6 +183,8 @@ pub static KEYS: &[Key] = &[
     key!(peers, "", "", Allowed::Form("a list of at most 4096 host:port, separated by commas"), false, "nodes to dial at start"),
     key!(rendezvous, word: "none", "", PATH, false, "folder in which the nodes of one machine or shared disk find each other"),
     key!(min_nodes, "1", "nodes", NODES, true, "founding nodes: training starts when so many have met"),
+    key!(join, "false", "", SWITCH, false, "join a running cluster only, never found one"),
+    key!(max_nodes, "4096", "nodes", NODES, true, "most members of the cluster; further nodes are refused"),
     key!(devices, "1", "workers", Allowed::Whole(1, 64), false, "workers of this node, g"),
     key!(device, "cpu", "", Allowed::Words(&["cpu"]), false, "where the workers' copies of the model live"),
     key!(cluster_key, word: "none", "", Allowed::Secret("64 hexadecimal digits, as slowmo keygen writes them"), false, "the cluster's secret; better given as a file"),
@@ -218,6 +220,34 @@ pub static KEYS: &[Key] = &[
         true,
         "what a round does to the base optimizer's buffers"
     ),
+    key!(
+        quorum,
+        "majority",
+        "",
+        Allowed::Words(&["majority", "survivors"]),
+        true,
+        "who may decide a round: more than half of the members, or whoever lives"
+    ),
+    key!(
+        grace_ms,
+        "30000",
+        "ms",
+        MILLISECONDS,
+        true,
+        "how long a round waits for a live straggler before it closes without its contribution"
+    ),
+    key!(
+        on_momentum_loss,
+        "reset",
+        "",
+        Allowed::Words(&["reset", "stop"]),
+        true,
+        "all holders of a shard lost: its momentum restarts at zero, or the run stops"
+    ),
+    key!(joiner_buffers, "reset", "", Allowed::Words(&["reset"]), true, "what a joiner gets of the base optimizer's buffers"),
+    key!(probe_interval_ms, "200", "ms", MILLISECONDS, false, "how often a peer is probed for life"),
+    key!(suspect_ms, "1000", "ms", MILLISECONDS, false, "how long a peer that does not answer is suspected before it counts as dead"),
+    key!(admin, word: "none", "", PATH, false, "Unix socket on which this node answers status and takes orders"),
     key!(connect_timeout_ms, "30000", "ms", MILLISECONDS, false, "how long a peer is tried before it is given up"),
     key!(round_timeout_ms, "300000", "ms", MILLISECONDS, false, "how long a round may take before it fails"),
     key!(idle_timeout_ms, "10000", "ms", MILLISECONDS, false, "silence after which a connection is given up"),

@@ -21,6 +21,7 @@ pub use values::{BaseName, Congestion, DeviceName, OuterName, PEERS_MAX};
 
 use keys::{KEYS, Key};
 use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy, Outer, OuterOptimizer};
+use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,6 +46,10 @@ pub struct Config {
     pub rendezvous: Option<PathBuf>,
     /// Founding nodes.
     pub min_nodes: usize,
+    /// Join a running cluster only.
+    pub join: bool,
+    /// Most members of the cluster.
+    pub max_nodes: usize,
     /// Workers of this node, `g`.
     pub devices: u16,
     /// Where the workers' copies of the model live.
@@ -87,6 +92,20 @@ pub struct Config {
     pub replicas: usize,
     /// What a round does to the base optimizer's buffers.
     pub buffers: BufferStrategy,
+    /// Who may decide a round.
+    pub quorum: Quorum,
+    /// How long a round waits for a live straggler, in milliseconds.
+    pub grace_ms: u64,
+    /// What happens when all holders of a shard are lost.
+    pub on_momentum_loss: OnMomentumLoss,
+    /// What a joiner gets of the base optimizer's buffers.
+    pub joiner_buffers: JoinerBuffers,
+    /// How often a peer is probed for life, in milliseconds.
+    pub probe_interval_ms: u64,
+    /// How long a silent peer is suspected before it counts as dead, in milliseconds.
+    pub suspect_ms: u64,
+    /// Unix socket of this node's admin endpoint.
+    pub admin: Option<PathBuf>,
     /// How long a peer is tried before it is given up, in milliseconds.
     pub connect_timeout_ms: u64,
     /// How long a round may take, in milliseconds.
@@ -132,6 +151,8 @@ impl Default for Config {
             peers: Vec::new(),
             rendezvous: None,
             min_nodes: 1,
+            join: false,
+            max_nodes: 4096,
             devices: 1,
             device: DeviceName::Cpu,
             cluster_key: None,
@@ -153,6 +174,13 @@ impl Default for Config {
             sharded: true,
             replicas: 1,
             buffers: BufferStrategy::Maintain,
+            quorum: Quorum::Majority,
+            grace_ms: 30_000,
+            on_momentum_loss: OnMomentumLoss::Reset,
+            joiner_buffers: JoinerBuffers::Reset,
+            probe_interval_ms: 200,
+            suspect_ms: 1_000,
+            admin: None,
             connect_timeout_ms: 30_000,
             round_timeout_ms: 300_000,
             idle_timeout_ms: 10_000,

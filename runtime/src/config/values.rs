@@ -2,6 +2,7 @@
 
 use crate::transport::quic::ClusterKey;
 use slowmo_protocol::algorithm::BufferStrategy;
+use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -89,6 +90,9 @@ words!(
         Cpu = "cpu",
     }
 );
+words!(@value Quorum { Majority = "majority", Survivors = "survivors" });
+words!(@value OnMomentumLoss { Reset = "reset", Stop = "stop" });
+words!(@value JoinerBuffers { Reset = "reset", Copy = "copy" });
 words!(@value BufferStrategy { Maintain = "maintain", Reset = "reset", Average = "average" });
 
 /// Implements [`Value`] through `FromStr` and a format.

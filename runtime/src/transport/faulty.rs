@@ -165,6 +165,20 @@ impl Transport for FaultyTransport {
         self.inner.disconnect(node, reason);
     }
 
+    fn heard(&self, node: NodeId) -> u64 {
+        self.inner.heard(node)
+    }
+
+    fn round_trip(&self, node: NodeId) -> Option<Duration> {
+        self.inner.round_trip(node)
+    }
+
+    fn knock(&self, node: NodeId) {
+        if !self.shared.lane(node).fault().cut {
+            self.inner.knock(node);
+        }
+    }
+
     fn traffic(&self) -> Traffic {
         self.inner.traffic()
     }

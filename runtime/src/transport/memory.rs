@@ -31,6 +31,8 @@ use tokio::time::{Instant, sleep};
 const DIAL_POLL: Duration = Duration::from_millis(2);
 /// How long `close` waits for queued frames to be delivered.
 const CLOSE_WAIT_MAX: Duration = Duration::from_millis(300);
+/// What a round trip is said to take.
+const ROUND_TRIP: Duration = Duration::from_micros(100);
 /// Longest delay of a message under a seed.
 const SEEDED_DELAY_MAX: Duration = Duration::from_millis(3);
 
@@ -151,9 +153,19 @@ impl Transport for MemoryTransport {
     }
 
     fn disconnect(&self, node: NodeId, reason: &str) {
-        if let Some(session) = self.node.sessions.session(node) {
-            session.close(DownReason::ClosedHere(reason.into()));
-        }
+        self.node.sessions.disconnect(node, reason);
+    }
+
+    fn heard(&self, node: NodeId) -> u64 {
+        self.node.sessions.heard(node)
+    }
+
+    fn round_trip(&self, node: NodeId) -> Option<Duration> {
+        self.node.sessions.outgoing(node).map(|_| ROUND_TRIP)
+    }
+
+    fn knock(&self, node: NodeId) {
+        self.node.knock(node);
     }
 
     fn traffic(&self) -> Traffic {
@@ -184,6 +196,14 @@ impl Drop for MemoryTransport {
 }
 
 impl Node {
+    fn knock(&self, node: NodeId) {
+        if let Some(address) = self.sessions.address(node).filter(|address| self.hub.find(*address).is_none()) {
+            self.sessions.refused_at(node, address);
+            // If nobody reads events now, the next knock tells again.
+            let _ = self.events.try_send(TransportEvent::KnockRefused { node });
+        }
+    }
+
     /// Looks for the address until somebody is there; an error is the event to report.
     async fn dial(self: &Arc<Self>, address: SocketAddr, give_up_after: Duration) -> Result<(), TransportEvent> {
         let begun = Instant::now();
@@ -215,22 +235,26 @@ impl Node {
         let there = target
             .sessions
             .admit(self.local.into(), Part::IncomingControl(Arc::new(Accepted::used())))
-            .map_err(|error| refusal(error, self.local.node))?;
+            .map_err(|error| refusal(target, error, self.local.node))?;
         let link = Arc::new(Link::new(self, target, there.clone()));
         let here = self.sessions.admit(target.local.into(), Part::Outgoing(link.clone(), address));
         match here {
             Ok(here) => link.run(here),
             Err(error) => {
                 there.close(DownReason::ClosedByPeer("it was connected already".into()));
-                return Err(refusal(error, target.local.node));
+                return Err(refusal(self, error, target.local.node));
             }
         }
         Ok(())
     }
 }
 
-fn refusal(error: AdmitError, node: NodeId) -> DialError {
+fn refusal(refusing: &Node, error: AdmitError, node: NodeId) -> DialError {
     match error {
+        AdmitError::Duplicate(_) => {
+            refusing.knock(node);
+            DialError::DuplicateId(node)
+        }
         AdmitError::Superseded => DialError::Superseded(node),
         AdmitError::AlreadyConnected | AdmitError::Closed => DialError::NoAnswer,
     }

@@ -4,18 +4,16 @@
 //! once, nothing after `PeerDown`, and a later session's events only after the earlier one's `PeerDown`.
 
 use super::accepted::Accepted;
+pub(crate) use super::session::{Counted, Session};
 use slowmo_actors::ports::transport::{DownReason, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
+use slowmo_protocol::view::MEMBERS_MAX;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::{RwLock, mpsc, watch};
-
-/// How long a peer that closed its connections is still read from.
-const READING_AFTER_CLOSE_MAX: Duration = Duration::from_millis(300);
+use tokio::sync::mpsc;
 
 /// Locks, also after a panic elsewhere: the tables behind these locks are whole between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -31,6 +29,8 @@ pub(crate) struct Sessions<L> {
 
 struct Table<L> {
     entries: BTreeMap<NodeId, Entry<L>>,
+    /// Where peers listened when they were last connected; at most [`MEMBERS_MAX`].
+    addresses: BTreeMap<NodeId, SocketAddr>,
     closed: bool,
 }
 
@@ -65,6 +65,8 @@ pub(crate) struct PeerIdentity {
 pub(crate) enum AdmitError {
     /// A later start of the same node is connected.
     Superseded,
+    /// An earlier start of the same node is connected, at this address, and alive.
+    Duplicate(SocketAddr),
     /// This peer can already be sent to.
     AlreadyConnected,
     /// This node is closing.
@@ -73,7 +75,7 @@ pub(crate) enum AdmitError {
 
 impl<L: Clone + Send + 'static> Sessions<L> {
     pub(crate) fn new(events: mpsc::Sender<TransportEvent>, runtime: Handle) -> Arc<Self> {
-        let table = Mutex::new(Table { entries: BTreeMap::new(), closed: false });
+        let table = Mutex::new(Table { entries: BTreeMap::new(), addresses: BTreeMap::new(), closed: false });
         Arc::new(Self { events, runtime, table })
     }
 
@@ -85,7 +87,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         }
         let mut predecessor = None;
         if let Some(entry) = table.entries.get_mut(&peer.node) {
-            match entry.verdict(peer.incarnation, &part) {
+            match entry.verdict(peer, &part) {
                 Verdict::Refuse(error) => return Err(error),
                 Verdict::Attach => {
                     entry.attach(part);
@@ -101,6 +103,9 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         let mut entry = Entry { session: session.clone(), outgoing: None, incoming_control: None, incoming_bulk: None };
         entry.attach(part);
         table.entries.insert(peer.node, entry);
+        if table.addresses.len() < MEMBERS_MAX || table.addresses.contains_key(&peer.node) {
+            table.addresses.insert(peer.node, peer.address);
+        }
         self.runtime.spawn(live(session.clone(), predecessor, Arc::downgrade(self)));
         Ok(session)
     }
@@ -108,11 +113,20 @@ impl<L: Clone + Send + 'static> Sessions<L> {
     /// Whether [`Sessions::admit`] would take the part now.
     pub(crate) fn would_admit(&self, peer: PeerIdentity, part: &Part<L>) -> Result<(), AdmitError> {
         let table = lock(&self.table);
-        let verdict = table.entries.get(&peer.node).map(|entry| entry.verdict(peer.incarnation, part));
+        let verdict = table.entries.get(&peer.node).map(|entry| entry.verdict(peer, part));
         match verdict {
             _ if table.closed => Err(AdmitError::Closed),
             Some(Verdict::Refuse(error)) => Err(error),
             _ => Ok(()),
+        }
+    }
+
+    /// Where an earlier start of the peer listens that is alive, and keeps [`Sessions::admit`] from taking anything of it.
+    pub(crate) fn duplicate_of(&self, peer: PeerIdentity) -> Option<SocketAddr> {
+        let table = lock(&self.table);
+        match table.entries.get(&peer.node).filter(|entry| !entry.session.is_closing())?.of_another_start(peer)? {
+            Verdict::Refuse(AdmitError::Duplicate(address)) => Some(address),
+            _ => None,
         }
     }
 
@@ -140,6 +154,30 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         lock(&self.table).entries.get(&node).map(|entry| entry.session.clone())
     }
 
+    /// Ends the session of a peer on purpose.
+    pub(crate) fn disconnect(&self, node: NodeId, reason: &str) {
+        if let Some(session) = self.session(node) {
+            session.close(DownReason::ClosedHere(reason.into()));
+        }
+    }
+
+    /// Signs of life of a peer.
+    pub(crate) fn heard(&self, node: NodeId) -> u64 {
+        self.session(node).map_or(0, |session| session.pulse.heard())
+    }
+
+    /// Where a peer listens, or listened.
+    pub(crate) fn address(&self, node: NodeId) -> Option<SocketAddr> {
+        lock(&self.table).addresses.get(&node).copied()
+    }
+
+    /// Nobody listens at this address any more: a start of the node that stands in the way of a later one is gone.
+    pub(crate) fn refused_at(&self, node: NodeId, address: SocketAddr) {
+        if let Some(session) = self.session(node).filter(|session| session.peer.address == address && session.is_challenged()) {
+            session.close(DownReason::Broken("nobody listens at its address any more, and a later start of it came".into()));
+        }
+    }
+
     /// Whether the node dialed at this address is up.
     pub(crate) fn is_up_at(&self, address: SocketAddr) -> bool {
         lock(&self.table).entries.values().any(|entry| entry.session.is_up_at(address) && !entry.session.is_closing())
@@ -151,7 +189,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         table.closed = true;
         let sessions: Vec<_> = table.entries.values().map(|entry| entry.session.clone()).collect();
         for session in &sessions {
-            session.close(DownReason::ClosedHere(reason.into()));
+            session.close(DownReason::Leaving(reason.into()));
         }
         sessions
     }
@@ -186,8 +224,7 @@ enum Verdict {
 }
 
 impl<L> Entry<L> {
-    fn verdict(&self, incarnation: Incarnation, part: &Part<L>) -> Verdict {
-        let known = self.session.peer.incarnation;
+    fn verdict(&self, peer: PeerIdentity, part: &Part<L>) -> Verdict {
         if self.session.is_closing() {
             return Verdict::Replace;
         }
@@ -196,12 +233,28 @@ impl<L> Entry<L> {
             Part::IncomingControl(_) => self.incoming_control.as_ref().is_some_and(|earlier| earlier.is_used()),
             Part::IncomingBulk(_) => self.incoming_bulk.as_ref().is_some_and(|earlier| earlier.is_used()),
         };
+        if let Some(verdict) = self.of_another_start(peer) {
+            return verdict;
+        }
         match part {
-            _ if incarnation < known => Verdict::Refuse(AdmitError::Superseded),
-            _ if incarnation > known => Verdict::Replace,
             Part::Outgoing(..) if occupied => Verdict::Refuse(AdmitError::AlreadyConnected),
             _ if occupied => Verdict::Replace,
             _ => Verdict::Attach,
+        }
+    }
+
+    /// The verdict on another start of the same node, whatever it connects.
+    fn of_another_start(&self, peer: PeerIdentity) -> Option<Verdict> {
+        let known = self.session.peer;
+        match peer.incarnation.cmp(&known.incarnation) {
+            Ordering::Equal => None,
+            Ordering::Less => Some(Verdict::Refuse(AdmitError::Superseded)),
+            // Two processes cannot listen at one address, so the earlier one is gone.
+            Ordering::Greater if peer.address == known.address || !self.session.pulse.is_live() => Some(Verdict::Replace),
+            Ordering::Greater => {
+                self.session.challenge();
+                Some(Verdict::Refuse(AdmitError::Duplicate(known.address)))
+            }
         }
     }
 
@@ -211,7 +264,7 @@ impl<L> Entry<L> {
             Part::IncomingBulk(accepted) => take_place(&mut self.incoming_bulk, accepted),
             Part::Outgoing(outgoing, address) => {
                 self.outgoing = Some(outgoing);
-                self.session.up.send_replace(Some(address));
+                self.session.set_up(address);
             }
         }
     }
@@ -224,154 +277,14 @@ fn take_place(slot: &mut Option<Arc<Accepted>>, accepted: Arc<Accepted>) {
     }
 }
 
-/// One peer while it is connected in any way.
-pub(crate) struct Session {
-    pub peer: PeerIdentity,
-    events: mpsc::Sender<TransportEvent>,
-    /// The predecessor's `PeerDown` was delivered.
-    started: watch::Sender<bool>,
-    /// Where the peer was dialed, once it is up.
-    up: watch::Sender<Option<SocketAddr>>,
-    closing: watch::Sender<Option<DownReason>>,
-    ended: watch::Sender<bool>,
-    /// An event was delivered; without one the node never heard of this session, nor hears of its end.
-    noticed: AtomicBool,
-    /// Readers of control frames.
-    readers: watch::Sender<usize>,
-    /// Connections that are not closed yet.
-    connections: watch::Sender<usize>,
-    /// Held shared while an event is delivered, so that `PeerDown` comes last.
-    delivering: RwLock<()>,
-}
-
-/// One more of something, until it is dropped.
-pub(crate) struct Counted(watch::Sender<usize>);
-
-impl Counted {
-    pub(crate) fn new(count: &watch::Sender<usize>) -> Self {
-        count.send_modify(|count| *count += 1);
-        Self(count.clone())
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
-    }
-}
-
-/// The session is over; the event was not delivered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SessionOver;
-
-impl Session {
-    fn new(peer: PeerIdentity, events: mpsc::Sender<TransportEvent>) -> Self {
-        Self {
-            peer,
-            events,
-            started: watch::Sender::new(false),
-            up: watch::Sender::new(None),
-            closing: watch::Sender::new(None),
-            ended: watch::Sender::new(false),
-            noticed: AtomicBool::new(false),
-            readers: watch::Sender::new(0),
-            connections: watch::Sender::new(0),
-            delivering: RwLock::new(()),
-        }
-    }
-
-    /// Begins the end; the first reason counts.
-    pub(crate) fn close(&self, reason: DownReason) {
-        self.closing.send_if_modified(|current| {
-            let first = current.is_none();
-            current.get_or_insert(reason);
-            first
-        });
-    }
-
-    /// Counts a reader of control frames until the answer is dropped.
-    pub(crate) fn reading(&self) -> Counted {
-        Counted::new(&self.readers)
-    }
-
-    /// Counts a connection until the answer is dropped; `PeerDown` waits for that.
-    pub(crate) fn attach(&self) -> Counted {
-        Counted::new(&self.connections)
-    }
-
-    /// Waits until its readers have delivered what arrived before the end, within a bound.
-    pub(crate) async fn read_out(&self) {
-        let mut readers = self.readers.subscribe();
-        let _ = tokio::time::timeout(READING_AFTER_CLOSE_MAX, readers.wait_for(|readers| *readers == 0)).await;
-    }
-
-    pub(crate) fn is_closing(&self) -> bool {
-        self.closing.borrow().is_some()
-    }
-
-    fn is_up_at(&self, address: SocketAddr) -> bool {
-        *self.up.borrow() == Some(address)
-    }
-
-    /// Waits until the session is closing, and says why.
-    pub(crate) async fn closing(&self) -> DownReason {
-        let mut closing = self.closing.subscribe();
-        let reason = closing.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
-        reason.unwrap_or_else(|| DownReason::Broken("the session was dropped".into()))
-    }
-
-    /// Waits until `PeerDown` was delivered.
-    pub(crate) async fn ended(&self) {
-        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
-    }
-
-    /// Hands an event of this peer to the node; waits while the node is behind.
-    pub(crate) async fn deliver(&self, event: TransportEvent) -> Result<(), SessionOver> {
-        let _shared = self.delivering.read().await;
-        tokio::select! {
-            biased;
-            _ = self.closing() => Err(SessionOver),
-            delivered = self.deliver_in_order(event) => delivered,
-        }
-    }
-
-    async fn deliver_in_order(&self, event: TransportEvent) -> Result<(), SessionOver> {
-        let _ = self.started.subscribe().wait_for(|started| *started).await;
-        let room = self.events.reserve().await.map_err(|_| SessionOver)?;
-        self.noticed.store(true, Ordering::Release);
-        room.send(event);
-        Ok(())
-    }
-
-    async fn wait_up(&self) -> SocketAddr {
-        let mut up = self.up.subscribe();
-        up.wait_for(Option::is_some).await.ok().and_then(|address| *address).unwrap_or(self.peer.address)
-    }
-}
-
 /// Reports a session's beginning and end, after its predecessor's.
 async fn live<L: Clone + Send + 'static>(session: Arc<Session>, predecessor: Option<Arc<Session>>, sessions: Weak<Sessions<L>>) {
     if let Some(predecessor) = predecessor {
         predecessor.ended().await;
     }
-    session.started.send_replace(true);
-    tokio::select! {
-        biased;
-        _ = session.closing() => {}
-        address = session.wait_up() => {
-            let PeerIdentity { node, incarnation, .. } = session.peer;
-            let _ = session.deliver(TransportEvent::PeerUp { node, incarnation, address }).await;
-        }
-    }
-    let reason = session.closing().await;
-    let _ = session.connections.subscribe().wait_for(|connections| *connections == 0).await;
-    let _exclusive = session.delivering.write().await;
+    let _exclusive = session.live_until_closed().await;
     if let Some(sessions) = sessions.upgrade() {
         sessions.forget(&session);
     }
-    if session.noticed.load(Ordering::Acquire) {
-        let address = session.up.borrow().unwrap_or(session.peer.address);
-        let _ = session.events.send(TransportEvent::PeerDown { node: session.peer.node, address, reason }).await;
-    }
-    session.ended.send_replace(true);
+    session.end().await;
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use slowmo::transport::faulty;
 use slowmo::transport::memory::MemoryHub;
 use slowmo::transport::quic::{self, ClusterKey, Identity, QuicSettings};
-use slowmo_actors::ports::transport::{BulkReceiver, Transport, TransportEvent};
+use slowmo_actors::ports::transport::{BulkReceiver, DownReason, Transport, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,6 +37,11 @@ impl Kind {
             _ => SocketAddr::from(([127, 0, 0, 1], 1000 + id as u16)),
         };
         self.node_at(id, incarnation, address)
+    }
+
+    /// An address at which none of the numbered nodes listens.
+    pub fn other_address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], if matches!(self, Self::Quic) { 0 } else { 900 }))
     }
 
     pub fn node_at(&self, id: u64, incarnation: u64, address: SocketAddr) -> Node {
@@ -109,6 +114,26 @@ impl Node {
         }
     }
 
+    /// Waits until the peer is up; events of other kinds before that are let go.
+    pub async fn wait_up(&mut self, peer: NodeId) -> Incarnation {
+        loop {
+            match self.next().await {
+                TransportEvent::PeerUp { node, incarnation, .. } if node == peer => return incarnation,
+                _ => {}
+            }
+        }
+    }
+
+    /// Waits until the peer is down; events of other kinds before that are let go.
+    pub async fn wait_down(&mut self, peer: NodeId) -> DownReason {
+        loop {
+            match self.next().await {
+                TransportEvent::PeerDown { node, reason, .. } if node == peer => return reason,
+                _ => {}
+            }
+        }
+    }
+
     pub async fn quiet(&mut self, period: Duration) {
         if let Ok(Some(event)) = timeout(period, self.events.recv()).await {
             panic!("{} was not expected", name(&event));
@@ -121,6 +146,7 @@ fn name(event: &TransportEvent) -> String {
         TransportEvent::PeerUp { node, .. } => format!("up {node}"),
         TransportEvent::PeerDown { node, reason, .. } => format!("down {node}: {reason}"),
         TransportEvent::DialFailed { address, error, .. } => format!("dialing {address} failed: {error}"),
+        TransportEvent::KnockRefused { node } => format!("nobody listens at {node}'s address"),
         TransportEvent::Refused { error, .. } => format!("refused: {error}"),
         TransportEvent::Control { from, .. } => format!("control from {from}"),
         TransportEvent::Datagram { from, .. } => format!("datagram from {from}"),

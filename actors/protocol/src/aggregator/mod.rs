@@ -1,5 +1,8 @@
 //! Brings the workers of a node together: an exchange starts when all of them arrived at the same step with the same
 //! request, and carries the node's push-sum weight and round from one exchange to the next.
+//!
+//! A round may be decided without this node's contribution: it was late, or away. Its workers then get the outcome at their next
+//! exchange, whatever they ask for, and go on from the step that follows it.
 
 use crate::coordinator::{Outcome, RoundKind, Terms};
 use crate::ident::{Round, Step};
@@ -56,8 +59,13 @@ pub enum In {
         /// What it asks for.
         request: Request,
     },
-    /// The round was decided.
-    RoundDecided(Outcome),
+    /// A round was decided, whether or not the workers wait for one.
+    RoundDecided {
+        /// What.
+        outcome: Outcome,
+        /// The outcome leaves this node out.
+        drained: bool,
+    },
     /// The gossip is complete.
     GossipDone {
         /// The node's push-sum weight now.
@@ -78,6 +86,8 @@ pub enum In {
 pub enum Effect {
     /// Let the coordinator contribute.
     Round {
+        /// The round being worked towards.
+        round: Round,
         /// What this node expects the round to be.
         terms: Terms,
         /// The node's push-sum weight.
@@ -102,10 +112,18 @@ pub enum Effect {
         /// The node's push-sum weight now.
         weight: f64,
         /// The decided round, if one was.
-        round: Option<Round>,
+        outcome: Option<Outcome>,
         /// Nodes that were averaged with, this one included.
         contributors: usize,
+        /// The inner step that follows.
+        next_step: Step,
+        /// The outcome leaves this node out.
+        drained: bool,
     },
+    /// Tell every waiting worker that its gradients stay as they are: parameters wait for it, at its next step.
+    Unchanged,
+    /// Tell every waiting worker that the node has left the cluster.
+    Drained,
     /// Tell every waiting worker that others of the node did not come.
     Missing {
         /// Which.
@@ -132,7 +150,9 @@ pub struct Aggregator {
     round: Round,
     arrived: BTreeSet<usize>,
     request: Option<Request>,
-    decided: Option<Outcome>,
+    started: bool,
+    decided: Option<(Outcome, bool)>,
+    drained: bool,
     gossiped: usize,
     timeout: Span,
     arrive_by: Option<Instant>,
@@ -145,13 +165,10 @@ impl Machine for Aggregator {
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
             In::Arrive { worker, request } => self.arrive(worker, request, now, out),
-            In::RoundDecided(outcome) => self.round_decided(outcome, out),
-            In::GossipDone { weight, contributors } => {
-                self.weight = weight;
-                self.gossiped = contributors;
-                self.whole_step_or_release(out);
-            }
-            In::WholeStepDone => self.release(out),
+            In::RoundDecided { outcome, drained } => self.round_decided(outcome, drained, out),
+            In::GossipDone { weight, contributors } => self.gossip_done(weight, contributors, out),
+            In::WholeStepDone if self.started => self.release(out),
+            In::WholeStepDone => {}
             In::Failed => self.clear(),
             In::Tick => self.tick(now, out),
         }
@@ -167,7 +184,8 @@ impl Aggregator {
     #[must_use]
     pub fn new(workers: usize, timeout: Span) -> Self {
         let (weight, round, arrived) = (1.0, Round::FOUNDING, BTreeSet::new());
-        Self { workers, weight, round, arrived, request: None, decided: None, gossiped: 0, timeout, arrive_by: None }
+        let (request, decided, arrive_by) = (None, None, None);
+        Self { workers, weight, round, arrived, request, started: false, decided, drained: false, gossiped: 0, timeout, arrive_by }
     }
 
     /// The node's push-sum weight.
@@ -200,30 +218,74 @@ impl Aggregator {
     }
 
     fn start(&mut self, request: Request, out: &mut Outbox<Effect>) {
+        self.started = true;
+        if self.drained {
+            self.clear();
+            return out.push(Effect::Drained);
+        }
+        if self.decided.is_some() {
+            return self.catch_up(request, out);
+        }
         let Request { step, gamma, elements, .. } = request;
-        let round = |kind, gamma| Effect::Round { terms: Terms { kind, step, gamma, elements }, weight: self.weight };
+        let (round, weight) = (self.round, self.weight);
+        let begin = |kind, gamma| Effect::Round { round, terms: Terms { kind, step, gamma, elements }, weight };
         match request.task {
-            Task::Found => out.push(round(RoundKind::Found, 0.0)),
+            Task::Found => out.push(begin(RoundKind::Found, 0.0)),
             Task::Gradients => {
                 let terms = Terms { kind: RoundKind::Gradients, step, gamma: 0.0, elements };
-                out.push(Effect::Round { terms, weight: 1.0 });
+                out.push(Effect::Round { round, terms, weight: 1.0 });
             }
             Task::Due(due) => match due.exchange {
-                Exchange::Average => out.push(round(RoundKind::Average, 0.0)),
-                Exchange::SlowRound => out.push(round(RoundKind::Slow, gamma)),
-                Exchange::Gossip => out.push(Effect::Gossip { step, round: self.round, weight: self.weight }),
+                Exchange::Average => out.push(begin(RoundKind::Average, 0.0)),
+                Exchange::SlowRound => out.push(begin(RoundKind::Slow, gamma)),
+                Exchange::Gossip => out.push(Effect::Gossip { step, round, weight }),
                 Exchange::Nothing => self.whole_step_or_release(out),
             },
         }
     }
 
-    fn round_decided(&mut self, outcome: Outcome, out: &mut Outbox<Effect>) {
+    /// What was decided while nobody waited, or something else than what the workers wait for, comes first.
+    fn catch_up(&mut self, request: Request, out: &mut Outbox<Effect>) {
+        let carries = self.decided.as_ref().is_some_and(|(outcome, _)| outcome.terms.carries_parameters());
+        match request.task {
+            Task::Gradients if carries => {
+                let decided = self.decided.take();
+                self.clear();
+                // Gradients cannot be answered with parameters: those wait for the next step.
+                self.decided = decided;
+                out.push(Effect::Unchanged);
+            }
+            Task::Gradients => self.release(out),
+            _ if carries => self.release(out),
+            _ => {
+                // A gradient mean that nobody waits for any more.
+                self.decided = None;
+                self.start(request, out);
+            }
+        }
+    }
+
+    fn round_decided(&mut self, outcome: Outcome, drained: bool, out: &mut Outbox<Effect>) {
         self.round = outcome.round.next();
-        if outcome.terms.kind != RoundKind::Gradients {
+        if outcome.terms.carries_parameters() {
             self.weight = 1.0;
         }
-        self.decided = Some(outcome);
-        self.whole_step_or_release(out);
+        let asked = self.request.filter(|request| self.started && request.is_answered_by(outcome.terms));
+        self.decided = Some((outcome, drained));
+        match (asked, self.request.filter(|_| self.started)) {
+            (Some(_), _) => self.whole_step_or_release(out),
+            (None, Some(request)) => self.catch_up(request, out),
+            (None, None) => {}
+        }
+    }
+
+    fn gossip_done(&mut self, weight: f64, contributors: usize, out: &mut Outbox<Effect>) {
+        let gossips = matches!(self.request, Some(Request { task: Task::Due(Due { exchange: Exchange::Gossip, .. }), .. }));
+        // A round that was decided meanwhile has released the workers already.
+        if gossips && self.started {
+            (self.weight, self.gossiped) = (weight, contributors);
+            self.whole_step_or_release(out);
+        }
     }
 
     fn whole_step_or_release(&mut self, out: &mut Outbox<Effect>) {
@@ -234,11 +296,12 @@ impl Aggregator {
     }
 
     fn release(&mut self, out: &mut Outbox<Effect>) {
-        let (round, contributors) = match &self.decided {
-            Some(outcome) => (Some(outcome.round), outcome.contributors.len()),
-            None => (None, self.gossiped),
-        };
-        out.push(Effect::Release { weight: self.weight, round, contributors });
+        let step = self.request.map_or(Step(0), |request| request.step);
+        let (outcome, drained) = self.decided.take().map_or((None, false), |(outcome, drained)| (Some(outcome), drained));
+        let contributors = outcome.as_ref().map_or(self.gossiped, |outcome| outcome.contributors.len());
+        let next_step = outcome.as_ref().map_or(Step(step.0 + 1), |outcome| outcome.terms.next_step());
+        self.drained |= drained;
+        out.push(Effect::Release { weight: self.weight, outcome, contributors, next_step, drained });
         self.clear();
     }
 
@@ -246,8 +309,22 @@ impl Aggregator {
         self.arrived.clear();
         self.arrive_by = None;
         self.request = None;
+        self.started = false;
         self.decided = None;
         self.gossiped = 0;
+    }
+}
+
+impl Request {
+    /// Whether a round of these terms is what was asked for.
+    fn is_answered_by(&self, terms: Terms) -> bool {
+        let kind = match self.task {
+            Task::Found => RoundKind::Found,
+            Task::Gradients => RoundKind::Gradients,
+            Task::Due(Due { exchange: Exchange::SlowRound, .. }) => RoundKind::Slow,
+            Task::Due(_) => RoundKind::Average,
+        };
+        self.step == terms.step && kind == terms.kind
     }
 }
 
@@ -275,7 +352,7 @@ mod tests {
         assert_eq!(started, [Effect::Gossip { step: Step(4), round: Round(0), weight: 1.0 }]);
         assert_eq!(feed(&mut machine, In::GossipDone { weight: 0.5, contributors: 2 }), [Effect::WholeStep { gamma: 0.1 }]);
         let released = feed(&mut machine, In::WholeStepDone);
-        assert_eq!(released, [Effect::Release { weight: 0.5, round: None, contributors: 2 }]);
+        assert_eq!(released, [Effect::Release { weight: 0.5, outcome: None, contributors: 2, next_step: Step(5), drained: false }]);
     }
 
     #[test]

@@ -7,8 +7,12 @@
 //!     │◄────────────────────────────── GossipMixed ┤
 //!   the mass leaves escrow
 //! ```
+//!
+//! A peer that dies, or keeps a gossip waiting longer than the grace, is done without: what it sent is not mixed, what was meant
+//! for it and did not leave stays here, values and weight alike. So no mass is ever made; what a dead peer had mixed is gone
+//! with it. The next exact average makes every weight 1 again.
 
-use crate::ident::{Ballot, Epoch, Lineage, NodeId, Nodes, Round, Step};
+use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::push_sum::{Escrow, Split, split};
 use crate::time::{Instant, Span};
@@ -29,15 +33,24 @@ pub enum In {
         /// The node's push-sum weight.
         weight: f64,
     },
-    /// Every in-peer's message was mixed and every own message is handed to the transport.
+    /// Every in-peer's message was mixed or given up, and every own message is handed to the transport or failed.
     Mixed {
         /// The inner step.
         step: Step,
-        /// The senders with the weight each sent, ascending.
+        /// The senders with the weight each sent, ascending; only those whose whole message came.
         arrived: Vec<(NodeId, f64)>,
+        /// Out-peers that could not be sent to: their share stayed here.
+        returned: Vec<NodeId>,
     },
-    /// A gossip stream to or from a member failed.
-    StreamBroken(Step, NodeId),
+    /// The view of the next round is another one.
+    View {
+        /// Its members.
+        view: View,
+        /// The model history.
+        lineage: Lineage,
+        /// The next round.
+        round: Round,
+    },
     /// A control frame about gossip arrived.
     Frame {
         /// Who, where in history.
@@ -74,8 +87,15 @@ pub enum Effect {
         /// Nodes whose values were mixed, this one included.
         contributors: usize,
     },
-    /// The gossip failed; the node's numerator and weight are what they were.
-    Fail(GossipError),
+    /// Wait no longer for the messages of these in-peers, unless they have begun to arrive.
+    GiveUp {
+        /// The inner step.
+        step: Step,
+        /// The round being worked towards.
+        round: Round,
+        /// Whose.
+        nodes: Vec<NodeId>,
+    },
     /// Everything that this node sent was mixed or can no longer be: the node may leave.
     Left,
 }
@@ -95,35 +115,13 @@ pub struct Plan {
     pub split: Split,
 }
 
-/// Why a gossip failed. The node's numerator and push-sum weight are what they were before it.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum GossipError {
-    /// A member of the fixed view is gone.
-    #[error("the gossip of {step} cannot complete: {node} is gone; restart the run on the remaining nodes")]
-    MemberLost {
-        /// The inner step.
-        step: Step,
-        /// Who.
-        node: NodeId,
-    },
-    /// A stream to or from a live member failed.
-    #[error("the gossip of {step} failed: a stream to or from {node} broke; see that node's log")]
-    StreamBroken {
-        /// The inner step.
-        step: Step,
-        /// The other end.
-        node: NodeId,
-    },
-    /// The gossip took longer than allowed.
-    #[error("the gossip of {step} was given up after {} s, waiting for {}; see those nodes' logs, or raise round_timeout_ms", after.as_millis() / 1000, Nodes(waiting_for))]
-    TimedOut {
-        /// The inner step.
-        step: Step,
-        /// The bound that passed.
-        after: Span,
-        /// Whose message may be missing.
-        waiting_for: Vec<NodeId>,
-    },
+/// How long a gossip peer waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Waits {
+    /// For an in-peer's message to begin.
+    pub message: Span,
+    /// When leaving, for what was sent to be mixed.
+    pub leave: Span,
 }
 
 /// The gossip peer of one node.
@@ -134,12 +132,13 @@ pub struct GossipPeer {
     epoch: Epoch,
     members: Vec<NodeId>,
     graph: Exponential,
-    timeout: Span,
+    waits: Waits,
+    peers_per_step: u32,
     escrow: Escrow,
-    current: Option<(Plan, Instant)>,
+    /// The gossip under way, and when its in-peers are given up.
+    current: Option<(Plan, Option<Instant>)>,
     round: Round,
     lost: BTreeSet<NodeId>,
-    failed: Option<GossipError>,
     leave_by: Option<Instant>,
 }
 
@@ -150,8 +149,8 @@ impl Machine for GossipPeer {
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
             In::Gossip { step, round, weight } => self.gossip(step, round, weight, now, out),
-            In::Mixed { step, arrived } => self.mixed(step, &arrived, out),
-            In::StreamBroken(step, node) => self.fail_current(step, GossipError::StreamBroken { step, node }, out),
+            In::Mixed { step, arrived, returned } => self.mixed(step, &arrived, &returned, out),
+            In::View { view, lineage, round } => self.enter(&view, lineage, round, out),
             In::Frame { header, message } => self.receive(&header, &message, out),
             In::MemberLost(node) => self.member_lost(node, out),
             In::Leave => self.leave(now, out),
@@ -160,28 +159,36 @@ impl Machine for GossipPeer {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.current.as_ref().map(|(_, deadline)| *deadline).into_iter().chain(self.leave_by).min()
+        self.current.as_ref().and_then(|(_, deadline)| *deadline).into_iter().chain(self.leave_by).min()
     }
 }
 
 impl GossipPeer {
     /// The gossip peer of a member of `view`, its cursor at the start.
     #[must_use]
-    pub fn new(identity: Identity, lineage: Lineage, view: &View, peers_per_step: u32, timeout: Span) -> Self {
+    pub fn new(identity: Identity, lineage: Lineage, view: &View, peers_per_step: u32, waits: Waits) -> Self {
         Self {
             identity,
             lineage,
             epoch: view.epoch(),
             members: view.ids().collect(),
             graph: Exponential::new(view.size(), peers_per_step),
-            timeout,
+            waits,
+            peers_per_step,
             escrow: Escrow::default(),
             current: None,
             round: Round::FOUNDING,
             lost: BTreeSet::new(),
-            failed: None,
             leave_by: None,
         }
+    }
+
+    /// Goes over to another view: every node starts its graph anew, so that they agree on the peers of a step. The exact average
+    /// that changed the view made every weight 1; what was in escrow is in it, or lost.
+    fn enter(&mut self, view: &View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
+        let fresh = Self::new(self.identity, lineage, view, self.peers_per_step, self.waits);
+        *self = Self { round, leave_by: self.leave_by, ..fresh };
+        self.left_when_acknowledged(out);
     }
 
     /// Whether a gossip stream of this header is of this view and of no round that is over. A peer may be several rounds ahead
@@ -198,27 +205,27 @@ impl GossipPeer {
     }
 
     fn gossip(&mut self, step: Step, round: Round, weight: f64, now: Instant, out: &mut Outbox<Effect>) {
-        if let Some(error) = &self.failed {
-            return out.push(Effect::Fail(error.clone()));
-        }
         self.round = round;
         let peers = self.graph.peers(&self.members, self.identity.node);
-        if let Some(node) = peers.out.iter().chain(&peers.inward).find(|peer| self.lost.contains(peer)) {
-            return self.fail(GossipError::MemberLost { step, node: *node }, out);
-        }
-        let split = split(weight, peers.out.len());
-        for to in &peers.out {
+        let living = |peers: Vec<NodeId>| peers.into_iter().filter(|peer| !self.lost.contains(peer)).collect::<Vec<_>>();
+        let (to, inward) = (living(peers.out), living(peers.inward));
+        let split = split(weight, to.len());
+        for to in &to {
             self.escrow.deposit(*to, step, split.share);
         }
         let place = Place { lineage: self.lineage, epoch: self.epoch, round, ballot: Ballot::default() };
-        let plan = Plan { step, place, out: peers.out, inward: peers.inward, split };
-        self.current = Some((plan.clone(), now.after(self.timeout)));
+        let plan = Plan { step, place, out: to, inward, split };
+        self.current = Some((plan.clone(), Some(now.after(self.waits.message))));
         out.push(Effect::Exchange(plan));
     }
 
-    fn mixed(&mut self, step: Step, arrived: &[(NodeId, f64)], out: &mut Outbox<Effect>) {
+    fn mixed(&mut self, step: Step, arrived: &[(NodeId, f64)], returned: &[NodeId], out: &mut Outbox<Effect>) {
         let Some((plan, _)) = self.current.take_if(|(plan, _)| plan.step == step) else { return };
-        let weight = arrived.iter().fold(plan.split.kept, |sum, (_, weight)| sum + weight);
+        let kept = plan.split.kept + plan.split.share * returned.len() as f64;
+        let weight = arrived.iter().fold(kept, |sum, (_, weight)| sum + weight);
+        for to in returned {
+            self.escrow.release(*to, step);
+        }
         for (from, _) in arrived {
             let frame = self.identity.frame(plan.place, Message::GossipMixed { step });
             out.push(Effect::Send { to: *from, frame });
@@ -247,16 +254,15 @@ impl GossipPeer {
         self.lost.insert(node);
         self.escrow.reclaim(node);
         self.left_when_acknowledged(out);
-        // A node leaves only when all it sent was mixed, so a gossip that has no part in it is not disturbed.
-        let concerned = |plan: &Plan| plan.out.contains(&node) || plan.inward.contains(&node);
-        if let Some(step) = self.current.as_ref().filter(|(plan, _)| concerned(plan)).map(|(plan, _)| plan.step) {
-            self.fail_current(step, GossipError::MemberLost { step, node }, out);
+        let current = self.current.as_ref().filter(|(plan, _)| plan.inward.contains(&node));
+        if let Some((plan, _)) = current {
+            out.push(Effect::GiveUp { step: plan.step, round: plan.place.round, nodes: vec![node] });
         }
     }
 
     /// The node's last messages may still be under way to peers that are behind: it stays until they were mixed.
     fn leave(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        self.leave_by = Some(now.after(self.timeout));
+        self.leave_by = Some(now.after(self.waits.leave));
         self.left_when_acknowledged(out);
     }
 
@@ -270,25 +276,10 @@ impl GossipPeer {
         if self.leave_by.take_if(|leave_by| now >= *leave_by).is_some() {
             out.push(Effect::Left);
         }
-        let Some((plan, _)) = self.current.as_ref().filter(|(_, deadline)| now >= *deadline) else { return };
-        let (step, waiting_for) = (plan.step, plan.inward.clone());
-        self.fail_current(step, GossipError::TimedOut { step, after: self.timeout, waiting_for }, out);
-    }
-
-    fn fail_current(&mut self, step: Step, error: GossipError, out: &mut Outbox<Effect>) {
-        if let Some((plan, _)) = self.current.take_if(|(plan, _)| plan.step == step) {
-            // The node's weight is what it was before the gossip, so none of it may stand in escrow too.
-            for to in plan.out {
-                self.escrow.release(to, step);
-            }
-            self.fail(error, out);
+        let Some((plan, deadline)) = &mut self.current else { return };
+        if deadline.take_if(|deadline| now >= *deadline).is_some() {
+            out.push(Effect::GiveUp { step: plan.step, round: plan.place.round, nodes: plan.inward.clone() });
         }
-    }
-
-    /// A failed gossip is not taken up again: some receivers may have mixed what others have not.
-    fn fail(&mut self, error: GossipError, out: &mut Outbox<Effect>) {
-        self.failed.get_or_insert_with(|| error.clone());
-        out.push(Effect::Fail(error));
     }
 }
 

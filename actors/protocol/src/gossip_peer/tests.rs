@@ -7,6 +7,8 @@ use crate::view::tests::view;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
+const WAITS: Waits = Waits { message: Span(1), leave: Span(1) };
+
 /// Nodes with one float64 value each, exchanging through their machines in a chosen order.
 struct Cluster {
     nodes: BTreeMap<NodeId, (GossipPeer, f64, f64)>,
@@ -17,7 +19,7 @@ impl Cluster {
         let view = view(ids);
         let node = |id: NodeId| {
             let identity = Identity { cluster: ClusterId(1), node: id, incarnation: Incarnation(1) };
-            (GossipPeer::new(identity, Lineage(1), &view, peers, Span(1)), id.0 as f64, 1.0)
+            (GossipPeer::new(identity, Lineage(1), &view, peers, WAITS), id.0 as f64, 1.0)
         };
         Self { nodes: view.ids().map(|id| (id, node(id))).collect() }
     }
@@ -56,7 +58,7 @@ impl Cluster {
         let arrived: Vec<_> = plan.inward.iter().map(|from| (*from, sent.remove(&(*from, id)).unwrap())).collect();
         *value += arrived.iter().map(|(_, (value, _))| value).sum::<f64>();
         let arrived = arrived.into_iter().map(|(from, (_, weight))| (from, weight)).collect();
-        machine.handle(In::Mixed { step: plan.step, arrived }, Instant(0), out);
+        machine.handle(In::Mixed { step: plan.step, arrived, returned: Vec::new() }, Instant(0), out);
         let mut acknowledgements = Vec::new();
         for effect in out.take() {
             match effect {
@@ -118,17 +120,18 @@ fn six_nodes_contract_by_about_a_fifth_per_cycle() {
 }
 
 #[test]
-fn a_gossip_that_failed_leaves_nothing_in_escrow() {
-    for event in [In::StreamBroken(Step(0), NodeId(2)), In::MemberLost(NodeId(3)), In::Tick] {
-        let mut cluster = Cluster::new(&[1, 2, 3, 4], 2);
-        let machine = &mut cluster.nodes.get_mut(&NodeId(1)).unwrap().0;
-        let mut out = Outbox::default();
-        machine.handle(In::Gossip { step: Step(0), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
-        assert!(machine.escrowed() > 0.6);
-        machine.handle(event, Instant(1), &mut out);
-        assert!(matches!(out.take().last(), Some(Effect::Fail(_))));
-        assert_eq!(machine.escrowed(), 0.0, "the weight is back on the node, so it is not in escrow too");
-    }
+fn what_could_not_be_sent_stays_here() {
+    let mut cluster = Cluster::new(&[1, 2, 3, 4], 2);
+    let machine = &mut cluster.nodes.get_mut(&NodeId(1)).unwrap().0;
+    let mut out = Outbox::default();
+    machine.handle(In::Gossip { step: Step(0), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
+    assert!(machine.escrowed() > 0.6);
+    out.take();
+    let (arrived, returned) = (vec![(NodeId(4), 1.0 / 3.0)], vec![NodeId(3)]);
+    machine.handle(In::Mixed { step: Step(0), arrived, returned }, Instant(1), &mut out);
+    let Some(Effect::Done { weight, contributors: 2, .. }) = out.take().pop() else { panic!() };
+    assert!((weight - 1.0).abs() < 1e-12, "{weight}");
+    assert!((machine.escrowed() - 1.0 / 3.0).abs() < 1e-12);
 }
 
 #[test]
@@ -157,15 +160,18 @@ fn one_node_alone_keeps_everything() {
 }
 
 #[test]
-fn a_lost_member_fails_the_gossip_and_gives_the_mass_back() {
-    let mut cluster = Cluster::new(&[1, 2], 1);
-    let machine = &mut cluster.nodes.get_mut(&NodeId(1)).unwrap().0;
-    let mut out = Outbox::default();
-    machine.handle(In::Gossip { step: Step(0), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
-    assert_eq!(machine.escrowed(), 0.5);
-    machine.handle(In::MemberLost(NodeId(2)), Instant(0), &mut out);
-    assert_eq!(machine.escrowed(), 0.0);
-    assert!(matches!(out.take().last(), Some(Effect::Fail(GossipError::MemberLost { node: NodeId(2), .. }))));
+fn a_lost_or_late_in_peer_is_given_up_and_its_mass_not_counted() {
+    for event in [In::MemberLost(NodeId(2)), In::Tick] {
+        let mut cluster = Cluster::new(&[1, 2], 1);
+        let machine = &mut cluster.nodes.get_mut(&NodeId(1)).unwrap().0;
+        let mut out = Outbox::default();
+        machine.handle(In::Gossip { step: Step(0), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
+        out.take();
+        machine.handle(event, Instant(1), &mut out);
+        assert_eq!(out.take(), [Effect::GiveUp { step: Step(0), round: Round(1), nodes: vec![NodeId(2)] }]);
+        machine.handle(In::Mixed { step: Step(0), arrived: Vec::new(), returned: vec![NodeId(2)] }, Instant(1), &mut out);
+        assert_eq!(out.take(), [Effect::Done { step: Step(0), weight: 1.0, contributors: 1 }]);
+    }
 }
 
 /// A gossip of node 1 of two whose message is still under way.
@@ -173,7 +179,7 @@ fn under_way() -> (GossipPeer, Outbox<Effect>) {
     let mut machine = Cluster::new(&[1, 2], 1).nodes.remove(&NodeId(1)).unwrap().0;
     let mut out = Outbox::default();
     machine.handle(In::Gossip { step: Step(0), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
-    machine.handle(In::Mixed { step: Step(0), arrived: vec![(NodeId(2), 0.5)] }, Instant(0), &mut out);
+    machine.handle(In::Mixed { step: Step(0), arrived: vec![(NodeId(2), 0.5)], returned: Vec::new() }, Instant(0), &mut out);
     out.take();
     (machine, out)
 }
@@ -202,20 +208,34 @@ fn a_node_leaves_when_its_last_message_was_mixed_or_its_receiver_is_gone_or_the_
 }
 
 #[test]
-fn a_member_that_left_disturbs_only_gossips_that_need_it() {
+fn a_dead_member_is_done_without() {
     let mut machine = Cluster::new(&[1, 2, 3, 4, 5], 1).nodes.remove(&NodeId(1)).unwrap().0;
     let mut out = Outbox::default();
     machine.handle(In::Gossip { step: Step(0), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
     out.take();
     machine.handle(In::MemberLost(NodeId(3)), Instant(0), &mut out);
     assert_eq!(out.take(), [], "hop 1 concerns nodes 2 and 5");
-    machine.handle(In::Mixed { step: Step(0), arrived: vec![(NodeId(5), 0.5)] }, Instant(0), &mut out);
+    machine.handle(In::Mixed { step: Step(0), arrived: vec![(NodeId(5), 0.5)], returned: Vec::new() }, Instant(0), &mut out);
     out.take();
     machine.handle(In::Gossip { step: Step(1), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
-    let error = GossipError::MemberLost { step: Step(1), node: NodeId(3) };
-    assert_eq!(out.take(), [Effect::Fail(error.clone())], "hop 2 needs node 3");
-    machine.handle(In::Gossip { step: Step(1), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
-    assert_eq!(out.take(), [Effect::Fail(error)], "a failed gossip is not taken up again");
+    let Some(Effect::Exchange(plan)) = out.take().pop() else { panic!() };
+    assert_eq!((plan.out, plan.inward, plan.split.kept), (vec![], vec![NodeId(4)], 1.0), "hop 2 would need node 3");
+}
+
+#[test]
+fn another_view_starts_the_graph_anew_on_every_node() {
+    let mut machine = Cluster::new(&[1, 2, 3, 4, 5], 1).nodes.remove(&NodeId(1)).unwrap().0;
+    let mut out = Outbox::default();
+    let gossip = |step| In::Gossip { step: Step(step), round: Round(1), weight: 1.0 };
+    let done = |step| In::Mixed { step: Step(step), arrived: Vec::new(), returned: Vec::new() };
+    (0..3).flat_map(|step| [gossip(step), done(step)]).for_each(|event| machine.handle(event, Instant(0), &mut out));
+    let view = View::new(Epoch(2), view(&[1, 2, 7]).members().to_vec()).unwrap();
+    machine.handle(In::View { view, lineage: Lineage(1), round: Round(2) }, Instant(0), &mut out);
+    assert_eq!(machine.escrowed(), 0.0);
+    out.take();
+    machine.handle(gossip(3), Instant(0), &mut out);
+    let Some(Effect::Exchange(plan)) = out.take().pop() else { panic!() };
+    assert_eq!((plan.out, plan.inward, plan.place.epoch), (vec![NodeId(2)], vec![NodeId(7)], Epoch(2)));
 }
 
 #[test]

@@ -24,8 +24,9 @@ pub enum Bulk {
     Contribution(Contribution),
     /// Publish: new parameters, the sender's own shards in ascending order.
     Parameters,
-    /// Publish: new slow momentum of the sender's own shards that the receiver replicates, in ascending order.
-    Momentum,
+    /// Publish: state of shards that the receiver holds next, in ascending order. After a slow step their new momentum, from
+    /// their owner; in other rounds anchor, then momentum of each.
+    State,
     /// Gossip: the sender's whole numerator, unscaled; the receiver mixes in `scale` of it.
     Gossip {
         /// The sender's inner step.

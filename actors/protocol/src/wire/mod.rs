@@ -5,6 +5,7 @@
 
 mod bulk;
 mod control;
+mod datagram;
 #[cfg(any())]
 mod golden;
 #[cfg(any())]
@@ -14,6 +15,7 @@ pub use bulk::{Bulk, BulkHeader};
 pub use control::{
     Contributed, Contribution, Frame, Header, Hello, JoinRefusal, Message, Preface, RefusalReason, Standing, TERMS_BYTES_MAX,
 };
+pub use datagram::{Content, Datagram, Life, LifeState, LifeUpdate, SwimMessage, SwimPacket};
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -23,6 +25,8 @@ pub const PROTOCOL_VERSION: u32 = 1;
 pub const CONTROL_FRAME_BYTES_MAX: usize = 1 << 20;
 /// Largest encoded stream header, in bytes.
 pub const BULK_HEADER_BYTES_MAX: usize = 4096;
+/// Largest encoded datagram, in bytes: one packet on any path that carries QUIC.
+pub const DATAGRAM_BYTES_MAX: usize = 1100;
 /// Largest encoded preface, in bytes.
 pub const PREFACE_BYTES_MAX: usize = 256;
 

@@ -131,6 +131,7 @@ impl Link {
 
     pub(super) fn count_received(&self, bytes: usize) {
         self.to.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.there.pulse.count();
     }
 
     fn delays(&self, lane: u64) -> Delays {
@@ -162,8 +163,10 @@ async fn die_together(here: Arc<Session>, there: Arc<Session>) {
 /// What the other side makes of a reason.
 fn seen_from_afar(reason: DownReason) -> DownReason {
     match reason {
-        DownReason::ClosedHere(reason) => DownReason::ClosedByPeer(reason),
-        other => DownReason::ClosedByPeer(other.to_string()),
+        DownReason::ClosedHere(reason) => DownReason::Dropped(reason),
+        DownReason::Leaving(reason) => DownReason::ClosedByPeer(reason),
+        DownReason::ProtocolViolation(reason) => DownReason::Dropped(reason),
+        other => DownReason::Broken(other.to_string()),
     }
 }
 

@@ -5,7 +5,7 @@ use super::close::{CloseCode, CloseOnDrop, close};
 use super::handshake::{HandshakeError, Introduced};
 use super::socket::HANDSHAKES_MAX;
 use super::tls::is_version_exchange;
-use super::{bulk, incoming};
+use super::{bulk, incoming, knock};
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::{AdmitError, Part};
 use quinn::{Connection, Incoming};
@@ -89,9 +89,14 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
     Ok(())
 }
 
-fn not_admitted(node: &Node, connection: &Connection, introduced: &Introduced, error: AdmitError) -> HandshakeError {
+fn not_admitted(node: &Arc<Node>, connection: &Connection, introduced: &Introduced, error: AdmitError) -> HandshakeError {
     match error {
         AdmitError::Superseded => node.introduction.refuse(connection, DialError::Superseded(introduced.peer.node)),
+        AdmitError::Duplicate(address) => {
+            // If the earlier start is gone, its host says so, and the next attempt succeeds.
+            knock::knock(node, introduced.peer.node, address);
+            node.introduction.refuse(connection, DialError::DuplicateId(introduced.peer.node))
+        }
         AdmitError::AlreadyConnected | AdmitError::Closed => {
             close(connection, CloseCode::Leave, "the node is closing");
             HandshakeError::Needless

@@ -32,6 +32,10 @@ pub(super) enum CloseCode {
     Needless = 6,
     /// Versions were told.
     Version = 7,
+    /// The receiver is taken for dead or broken; it may connect again.
+    Dropped = 8,
+    /// An earlier start of the receiver is connected and alive.
+    Duplicate = 9,
 }
 
 /// Closes with a code and a text.
@@ -69,7 +73,8 @@ impl Drop for CloseOnDrop {
 /// Closes a peer's connection as the reason of its end demands.
 pub(super) fn close_for(connection: &Connection, reason: &DownReason) {
     match reason {
-        DownReason::ClosedHere(text) => close(connection, CloseCode::Leave, text),
+        DownReason::ClosedHere(text) => close(connection, CloseCode::Dropped, text),
+        DownReason::Leaving(text) => close(connection, CloseCode::Leave, text),
         DownReason::ProtocolViolation(text) => close(connection, CloseCode::Violation, text),
         other => close(connection, CloseCode::Gone, &other.to_string()),
     }
@@ -82,10 +87,12 @@ pub(super) fn down_reason(error: &ConnectionError, idle_timeout: Duration) -> Do
             let text = String::from_utf8_lossy(&close.reason).into_owned();
             match u64::from(close.error_code) {
                 code if code == CloseCode::Violation as u64 => {
-                    DownReason::ClosedByPeer(format!("it found that this node broke the protocol: {text}"))
+                    DownReason::Dropped(format!("it found that this node broke the protocol: {text}"))
                 }
+                code if code == CloseCode::Dropped as u64 => DownReason::Dropped(text),
+                code if code == CloseCode::Leave as u64 => DownReason::ClosedByPeer(text),
                 _ if text.is_empty() => DownReason::ClosedByPeer("its process ended".into()),
-                _ => DownReason::ClosedByPeer(text),
+                _ => DownReason::Broken(format!("its end of the session is over: {text}")),
             }
         }
         ConnectionError::TimedOut => DownReason::Silent(idle_timeout),
@@ -106,6 +113,7 @@ pub(super) fn dial_error(error: &ConnectionError, local: NodeId, ours: &str) -> 
                 code if code == CloseCode::Needless as u64 => return None,
                 code if code == CloseCode::SameId as u64 => DialError::SameId(local),
                 code if code == CloseCode::Superseded as u64 => DialError::Superseded(local),
+                code if code == CloseCode::Duplicate as u64 => DialError::DuplicateId(local),
                 code if code == CloseCode::BadPreface as u64 || code == CloseCode::Violation as u64 => DialError::RefusedThere(text),
                 _ => DialError::Other(format!("it closed the connection: {text}")),
             }

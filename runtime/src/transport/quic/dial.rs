@@ -3,6 +3,7 @@
 use super::Node;
 use super::close::{CloseCode, CloseOnDrop, close};
 use super::handshake::{HandshakeError, Introduced};
+use super::knock;
 use super::outgoing::Outgoing;
 use super::tls::{SERVER_NAME, is_version_exchange};
 use crate::transport::sessions::{AdmitError, Part};
@@ -17,6 +18,8 @@ use tokio::time::{Instant, sleep, timeout};
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 /// Longest pause between attempts.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// Longest pause between attempts while another process with the same id is in the way.
+const DUPLICATE_BACKOFF_MAX: Duration = Duration::from_millis(80);
 /// How long the first attempt waits for an answer; doubles up to [`ANSWER_WAIT_MAX`].
 const ANSWER_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Longest wait for an answer.
@@ -54,7 +57,9 @@ async fn dial(node: &Arc<Node>, address: SocketAddr, give_up_after: Duration) ->
         }
         tracing::debug!(%address, %error, "dialing again");
         sleep(backoff).await;
-        backoff = (backoff * 2).min(BACKOFF_MAX);
+        // A predecessor that is gone is found out soon.
+        let longest = if matches!(error, DialError::DuplicateId(_)) { DUPLICATE_BACKOFF_MAX } else { BACKOFF_MAX };
+        backoff = (backoff * 2).min(longest);
         patience = (patience * 2).min(ANSWER_WAIT_MAX);
     }
 }
@@ -88,14 +93,18 @@ async fn connect_both(node: &Arc<Node>, address: SocketAddr, control: Connection
         Err(error) => {
             close(&outgoing.control_connection, CloseCode::Needless, "connected already");
             close(&outgoing.bulk_connection, CloseCode::Needless, "connected already");
-            Err(not_admitted(error, &first))
+            Err(not_admitted(node, error, &first))
         }
     }
 }
 
-fn not_admitted(error: AdmitError, introduced: &Introduced) -> HandshakeError {
+fn not_admitted(node: &Arc<Node>, error: AdmitError, introduced: &Introduced) -> HandshakeError {
     match error {
         AdmitError::Superseded => DialError::Superseded(introduced.peer.node).into(),
+        AdmitError::Duplicate(address) => {
+            knock::knock(node, introduced.peer.node, address);
+            DialError::DuplicateId(introduced.peer.node).into()
+        }
         AdmitError::AlreadyConnected | AdmitError::Closed => HandshakeError::Needless,
     }
 }
@@ -120,6 +129,9 @@ async fn introduce(node: &Arc<Node>, connection: Connection, bulk: bool) -> Resu
     if outgoing_exists {
         close(&connection, CloseCode::Needless, "connected already");
         return Err(HandshakeError::Needless);
+    }
+    if let Some(address) = node.sessions.duplicate_of(introduced.peer) {
+        return Err(not_admitted(node, AdmitError::Duplicate(address), &introduced));
     }
     // Confirms, and waits until the peer has admitted the connection, so that `PeerUp` holds at both ends.
     if preface.finish().is_err() || admission.read_to_end(0).await.is_err() {

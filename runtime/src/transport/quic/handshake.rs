@@ -91,6 +91,7 @@ impl Introduction {
         let code = match &error {
             DialError::SameId(_) => CloseCode::SameId,
             DialError::Superseded(_) => CloseCode::Superseded,
+            DialError::DuplicateId(_) => CloseCode::Duplicate,
             _ => CloseCode::BadPreface,
         };
         close(connection, code, &error.to_string());

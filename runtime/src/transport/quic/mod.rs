@@ -10,6 +10,7 @@ mod dial;
 mod handshake;
 mod identity;
 mod incoming;
+mod knock;
 mod outgoing;
 mod settings;
 mod socket;
@@ -73,6 +74,7 @@ pub fn bind(settings: QuicSettings) -> Result<(Arc<dyn Transport>, mpsc::Receive
         events,
         runtime,
         dialing: Dialing::default(),
+        doors: knock::Doors::default(),
         stopped: watch::Sender::new(false),
         traffic: TrafficCounter::default(),
     });
@@ -90,6 +92,7 @@ struct Node {
     events: mpsc::Sender<TransportEvent>,
     sessions: Arc<Sessions<Arc<Outgoing>>>,
     dialing: Dialing,
+    doors: knock::Doors,
     stopped: watch::Sender<bool>,
     traffic: TrafficCounter,
 }
@@ -136,8 +139,20 @@ impl Transport for QuicTransport {
     }
 
     fn disconnect(&self, node: NodeId, reason: &str) {
-        if let Some(session) = self.node.sessions.session(node) {
-            session.close(DownReason::ClosedHere(reason.into()));
+        self.node.sessions.disconnect(node, reason);
+    }
+
+    fn heard(&self, node: NodeId) -> u64 {
+        self.node.sessions.heard(node)
+    }
+
+    fn round_trip(&self, node: NodeId) -> Option<Duration> {
+        self.node.sessions.outgoing(node).map(|outgoing| outgoing.control_connection.rtt())
+    }
+
+    fn knock(&self, node: NodeId) {
+        if let Some(address) = self.node.sessions.address(node) {
+            knock::knock(&self.node, node, address);
         }
     }
 
@@ -172,6 +187,7 @@ impl Node {
     fn watch(self: &Arc<Self>, connection: &Connection, session: &Arc<Session>) {
         let (node, connection, session) = (self.clone(), connection.clone(), session.clone());
         let attached = session.attach();
+        session.pulse.attach(Box::new(connection.clone()));
         self.runtime.spawn(async move {
             tokio::select! {
                 biased;
@@ -186,6 +202,7 @@ impl Node {
     fn watch_accepted(self: &Arc<Self>, connection: &Connection, session: &Arc<Session>, accepted: Arc<Accepted>) {
         let (node, connection, session) = (self.clone(), connection.clone(), session.clone());
         let attached = session.attach();
+        session.pulse.attach(Box::new(connection.clone()));
         self.runtime.spawn(async move {
             tokio::select! {
                 biased;

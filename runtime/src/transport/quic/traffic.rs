@@ -1,5 +1,6 @@
-//! Sums the bytes of all connections, those that ended included.
+//! Counts what goes over connections: the bytes of all, those that ended included, and each one's signs of life.
 
+use crate::transport::pulse::Vital;
 use crate::transport::sessions::lock;
 use quinn::Connection;
 use slowmo_actors::ports::transport::Traffic;
@@ -41,6 +42,19 @@ impl TrafficCounter {
     pub(super) fn total(&self) -> Traffic {
         let state = lock(&self.state);
         state.live.values().fold(state.ended, sum)
+    }
+}
+
+impl Vital for Connection {
+    /// Frames that came in authenticated packets. Datagrams are not counted: anybody can send one.
+    fn heard(&self) -> u64 {
+        let frames = self.stats().frame_rx;
+        let alive = [frames.acks, frames.ping, frames.stream, frames.datagram, frames.crypto, frames.max_data, frames.max_stream_data];
+        alive.iter().sum()
+    }
+
+    fn is_over(&self) -> bool {
+        self.close_reason().is_some()
     }
 }
 

@@ -1,0 +1,437 @@
+//! Which of the watched nodes are alive. Pure: datagrams, signs of life and time in; datagrams, knocks and verdicts out.
+//!
+//! Everything that proves life comes from the transport: any authenticated packet of a node, whatever it carries, is a sign of
+//! life. A silent node is *asked* for one; one that stays silent is *suspected*, the others and itself are told, and unless it
+//! is heard or refutes in time it is *down*. Spreading of suspicions, refutations and deaths, probes of distant nodes by way of
+//! others, and the return of a node that was declared dead are SWIM as the crate foca has it (`swim`).
+//!
+//! ```text
+//!           heard ┌───────────────────────────────────────────────┐
+//!                 ▼        ask_after         suspect_after        │     suspect
+//!              alive ───► silent (asked) ───► suspected ──────────┴──────► down
+//!                 │ KNOCK_AFTER                                              ▲
+//!                 └───► knocked at ── refused, still unheard ────────────────┤
+//!     the launcher saw it exit, it left, a later start of it came ───────────┤
+//!     another node says so, and this one does not hear it either ────────────┘
+//! ```
+//!
+//! * **A killed process** answers nothing, but its host does: a datagram to a port that nobody listens on is refused. So nodes
+//!   that were not heard for a moment are *knocked* at, and a refusal is a death, without any time-out.
+//! * **This node's own pauses** are not the others' silence: an event that comes much later than the deadline it should have
+//!   met shows that this process was stopped or starved, and moves every deadline by that, plus a grace.
+//! * **Rumours**: a death that another node tells of is believed at once only if this node has not heard the dead either.
+//!   Otherwise it has to be confirmed by silence.
+//! * **Return**: a node that was declared dead and is connected anew, or begins another life, is up again.
+
+mod codec;
+mod peer;
+mod swim;
+#[cfg(test)]
+mod tests;
+mod timers;
+
+use crate::ident::{Incarnation, NodeId};
+use crate::machine::{Identity, Machine, Outbox};
+use crate::time::{Instant, Span};
+use crate::view::MEMBERS_MAX;
+use crate::wire::{Content, Datagram, LifeState, LifeUpdate, SwimPacket};
+use peer::{Peer, Rumour, Suspicion};
+use std::collections::BTreeMap;
+use std::fmt;
+use swim::{Change, Swim, Wishes};
+use timers::Timers;
+
+/// How often the machine looks at the clock, and its shell at the transport, while anybody is watched.
+pub const POLL_EVERY: Span = Span::from_millis(20);
+/// Nodes that this node itself asks and knocks at: all if there are no more, else the next ones in the ring of ids.
+pub const NEAR_MAX: usize = 16;
+/// The silence from which on a node is knocked at.
+pub const KNOCK_AFTER: Span = Span::from_millis(60);
+/// Time between knocks.
+pub const KNOCK_EVERY: Span = Span::from_millis(50);
+/// Time between two datagrams that ask the same node for a sign of life.
+pub const ASK_EVERY: Span = Span::from_millis(50);
+/// An answer may take so many measured round trips.
+pub const ROUND_TRIPS: u64 = 4;
+/// The longest that an answer may take, whatever was measured.
+pub const BOUND_MAX: Span = Span::from_millis(3_000);
+/// An event so much later than its deadline shows that this process was away.
+pub const AWAY_MIN: Span = Span::from_millis(100);
+/// What is added to the time that this process was away: what arrived meanwhile has to be read.
+pub const AWAY_GRACE: Span = Span::from_millis(100);
+
+/// How a node watches others.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// This node.
+    pub identity: Identity,
+    /// Time between probes; a node that was silent for half of it is asked for a sign of life.
+    pub probe_interval: Span,
+    /// How long a suspected node has to show that it is alive.
+    pub suspect: Span,
+    /// Seed of the order of probes.
+    pub seed: u64,
+}
+
+impl Settings {
+    /// Probes every 200 ms, suspicions of 1 s, a seed of this node's own.
+    #[must_use]
+    pub fn new(identity: Identity) -> Self {
+        let seed = identity.node.0 ^ identity.incarnation.0.rotate_left(32);
+        Self { identity, probe_interval: Span::from_millis(200), suspect: Span::from_millis(1_000), seed }
+    }
+}
+
+/// What happens to the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum In {
+    /// Whom to watch from now on, at most [`MEMBERS_MAX`]; this node may be among them. Who was watched before and is not
+    /// named is forgotten. Who is new is taken for alive.
+    Members(Vec<(NodeId, Incarnation)>),
+    /// A datagram; a sign of life too.
+    Datagram {
+        /// The authenticated sender.
+        from: NodeId,
+        /// Its bytes.
+        bytes: Vec<u8>,
+    },
+    /// At least one authenticated packet of the node arrived since the last time.
+    Heard(NodeId),
+    /// The round-trip time as the transport measures it.
+    RoundTrip(NodeId, Span),
+    /// Nobody listens at the node's address. What was heard before comes before this.
+    KnockRefused(NodeId),
+    /// A launcher saw the process exit; any start of it if none is named.
+    Exited(NodeId, Option<Incarnation>),
+    /// The node closed its connections on purpose.
+    Gone(NodeId),
+    /// The node, in this start, was connected anew.
+    PeerUp(NodeId, Incarnation),
+    /// A deadline passed.
+    Tick,
+}
+
+/// What the machine asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Send a datagram; it may be lost.
+    Datagram {
+        /// To whom.
+        to: NodeId,
+        /// Its bytes, at most [`crate::wire::DATAGRAM_BYTES_MAX`].
+        bytes: Vec<u8>,
+    },
+    /// Find out whether anybody listens at the node's address.
+    Knock(NodeId),
+    /// The node is dead. Told once; it is watched for its return as long as it is a member.
+    Down(NodeId, Incarnation, DownCause),
+    /// The same start of a node that was down is alive.
+    Up(NodeId, Incarnation),
+}
+
+/// Why a node is taken for dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DownCause {
+    /// It was not heard for so long.
+    Silent(Span),
+    /// Nobody listens at its address.
+    Refused,
+    /// A launcher saw it exit.
+    Exited,
+    /// It closed its connections on purpose.
+    Left,
+    /// A later start of it is connected.
+    Superseded,
+    /// Another node says so.
+    Told(NodeId),
+}
+
+impl fmt::Display for DownCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Silent(span) => write!(f, "it was not heard for {} ms", span.as_millis()),
+            Self::Refused => f.write_str("nobody listens at its address any more"),
+            Self::Exited => f.write_str("its process ended"),
+            Self::Left => f.write_str("it left"),
+            Self::Superseded => f.write_str("a later start of it is connected"),
+            Self::Told(node) => write!(f, "{node} found it dead"),
+        }
+    }
+}
+
+/// Watches nodes.
+pub struct Liveness {
+    settings: Settings,
+    swim: Swim,
+    peers: BTreeMap<NodeId, Peer>,
+    /// Those of `peers` that this node asks and knocks at, ascending.
+    near: Vec<NodeId>,
+    timers: Timers,
+    poll_at: Option<Instant>,
+    /// When grace was last given.
+    graced_at: Option<Instant>,
+}
+
+impl Machine for Liveness {
+    type In = In;
+    type Effect = Effect;
+
+    fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
+        self.forgive_own_absence(now);
+        match event {
+            In::Members(members) => self.watch(members, now, out),
+            In::Datagram { from, bytes } => self.datagram(from, &bytes, now, out),
+            In::Heard(node) => self.heard(node, now, out),
+            In::RoundTrip(node, span) => self.peers.get_mut(&node).into_iter().for_each(|peer| peer.measured(span)),
+            In::KnockRefused(node) => {
+                if self.peers.get(&node).is_some_and(Peer::is_silent_since_knock) {
+                    self.bury(node, DownCause::Refused, now, out);
+                }
+            }
+            In::Exited(node, incarnation) => {
+                if self.peers.get(&node).is_some_and(|peer| incarnation.is_none_or(|exited| exited == peer.incarnation)) {
+                    self.bury(node, DownCause::Exited, now, out);
+                }
+            }
+            In::Gone(node) => self.bury(node, DownCause::Left, now, out),
+            In::PeerUp(node, incarnation) => self.peer_up(node, incarnation, now, out),
+            In::Tick => self.tick(now, out),
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.poll_at.into_iter().chain(self.timers.earliest()).min()
+    }
+}
+
+impl Liveness {
+    /// A machine that watches nobody yet.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let Settings { identity, probe_interval, seed, .. } = settings;
+        let swim = Swim::new(identity.node, identity.incarnation, probe_interval, seed);
+        let (peers, near, timers) = (BTreeMap::new(), Vec::new(), Timers::default());
+        Self { settings, swim, peers, near, timers, poll_at: None, graced_at: None }
+    }
+
+    /// Whom the machine watches, ascending; the dead among them too.
+    pub fn watched(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.peers.keys().copied()
+    }
+
+    /// Whether a watched node is taken for dead.
+    #[must_use]
+    pub fn is_down(&self, node: NodeId) -> bool {
+        self.peers.get(&node).is_some_and(|peer| peer.down)
+    }
+
+    fn watch(&mut self, mut members: Vec<(NodeId, Incarnation)>, now: Instant, out: &mut Outbox<Effect>) {
+        let me = self.settings.identity.node;
+        members.retain(|(node, _)| *node != me);
+        members.truncate(MEMBERS_MAX);
+        let members: BTreeMap<_, _> = members.into_iter().collect();
+        let gone = self.peers.iter().filter(|(node, peer)| members.get(node) != Some(&peer.incarnation));
+        for node in gone.map(|(node, _)| *node).collect::<Vec<_>>() {
+            self.peers.remove(&node);
+            self.swim.forget(node);
+        }
+        for (node, incarnation) in members {
+            if !self.peers.contains_key(&node) {
+                self.peers.insert(node, Peer::new(incarnation, now));
+                let wishes = self.swim.watch(node, incarnation);
+                self.grant(wishes, None, now, out);
+            }
+        }
+        let ring = self.peers.range(me..).chain(self.peers.range(..me));
+        self.near = ring.map(|(node, _)| *node).take(NEAR_MAX).collect();
+        self.poll_at = (!self.peers.is_empty()).then(|| self.poll_at.unwrap_or(now.after(POLL_EVERY)));
+    }
+
+    fn datagram(&mut self, from: NodeId, bytes: &[u8], now: Instant, out: &mut Outbox<Effect>) {
+        self.heard(from, now, out);
+        match Datagram::decode(bytes) {
+            Ok(Datagram::V1(Content::Ask)) => send(from, Content::Answer, out),
+            Ok(Datagram::V1(Content::Swim(packet))) => self.packet(from, packet, now, out),
+            Ok(Datagram::V1(Content::Answer)) | Err(_) => {}
+        }
+    }
+
+    fn packet(&mut self, from: NodeId, mut packet: SwimPacket, now: Instant, out: &mut Outbox<Effect>) {
+        let is_its_own = packet.source.node == from && self.knows(packet.source.node, packet.source.incarnation);
+        if !is_its_own {
+            return;
+        }
+        packet.updates.retain(|update| self.is_news(update, from, now));
+        let wishes = self.swim.receive(&packet);
+        self.grant(wishes, Some(from), now, out);
+    }
+
+    /// Whether news is passed on to foca. A death of a node that was heard a moment ago waits for confirmation.
+    fn is_news(&mut self, update: &LifeUpdate, teller: NodeId, now: Instant) -> bool {
+        let ours = self.swim.life();
+        if update.life.node == ours.node {
+            return update.life.incarnation == ours.incarnation && update.life.renewals <= ours.renewals;
+        }
+        if !self.knows(update.life.node, update.life.incarnation) {
+            return false;
+        }
+        let Some(peer) = self.peers.get_mut(&update.life.node) else { return false };
+        let bound = peer.answer_bound(&self.settings).max(self.settings.probe_interval);
+        let doubtful = update.state == LifeState::Down && !peer.down && peer.silence(now) < bound;
+        if doubtful {
+            peer.rumour.get_or_insert(Rumour { believed_by: now.after(bound), teller });
+        }
+        !doubtful
+    }
+
+    fn knows(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.peers.get(&node).is_some_and(|peer| peer.incarnation == incarnation)
+    }
+
+    fn heard(&mut self, node: NodeId, now: Instant, out: &mut Outbox<Effect>) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        peer.heard(now);
+        if peer.down {
+            // Alive after all, perhaps; it has to learn that it needs another life.
+            if peer.tell_again(now) {
+                self.swim.tell_dead(node).into_iter().for_each(|packet| send(node, Content::Swim(packet), out));
+            }
+        } else {
+            self.swim.heard(node);
+        }
+    }
+
+    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation, now: Instant, out: &mut Outbox<Effect>) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if incarnation > peer.incarnation {
+            return self.bury(node, DownCause::Superseded, now, out);
+        }
+        if incarnation == peer.incarnation {
+            peer.heard(now);
+            if peer.down {
+                let wishes = self.swim.revive(node);
+                self.grant(wishes, None, now, out);
+            }
+        }
+    }
+
+    fn bury(&mut self, node: NodeId, cause: DownCause, now: Instant, out: &mut Outbox<Effect>) {
+        let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.down) else { return };
+        peer.down = true;
+        (peer.suspicion, peer.rumour) = (None, None);
+        out.push(Effect::Down(node, peer.incarnation, cause));
+        let wishes = self.swim.bury(node);
+        self.grant(wishes, None, now, out);
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        while let Some(timer) = self.timers.due(now) {
+            let wishes = self.swim.fire(timer);
+            self.grant(wishes, None, now, out);
+        }
+        if self.poll_at.is_some_and(|at| at <= now) {
+            self.poll_at = Some(now.after(POLL_EVERY));
+            self.poll(now, out);
+        }
+    }
+
+    fn poll(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        for node in self.near.clone() {
+            self.look_at(node, now, out);
+        }
+        let swim = &self.swim;
+        for (node, peer) in &mut self.peers {
+            peer.suspicion.take_if(|suspicion| swim.refutations(*node).is_some_and(|refuted| refuted > suspicion.refutations));
+        }
+        let overdue = self.peers.iter().filter_map(|(node, peer)| verdict(peer, now).map(|cause| (*node, cause)));
+        for (node, cause) in overdue.collect::<Vec<_>>() {
+            self.bury(node, cause, now, out);
+        }
+        let asked = self.peers.iter_mut().filter(|(_, peer)| !peer.down && (peer.suspicion.is_some() || peer.rumour.is_some()));
+        let asked = asked.filter_map(|(node, peer)| peer.ask(&self.settings, now).then_some(*node));
+        asked.for_each(|node| send(node, Content::Ask, out));
+    }
+
+    /// Knocks at, asks and suspects a near node.
+    fn look_at(&mut self, node: NodeId, now: Instant, out: &mut Outbox<Effect>) {
+        let settings = self.settings;
+        let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.down) else { return };
+        if peer.knock(now) {
+            out.push(Effect::Knock(node));
+        }
+        if peer.ask(&settings, now) {
+            send(node, Content::Ask, out);
+        }
+        if peer.suspicion.is_none() && peer.silence(now) >= peer.suspect_after(&settings) {
+            let wishes = self.swim.suspect(node);
+            self.grant(wishes, None, now, out);
+        }
+    }
+
+    /// Executes what foca wants. `teller` is the node whose packet it follows from.
+    fn grant(&mut self, wishes: Wishes, teller: Option<NodeId>, now: Instant, out: &mut Outbox<Effect>) {
+        for packet in wishes.packets {
+            let to = packet.destination.node;
+            if self.peers.contains_key(&to) {
+                send(to, Content::Swim(packet), out);
+            }
+        }
+        for (timer, after) in wishes.timers {
+            let probed = self.swim.probed().and_then(|node| self.peers.get(&node));
+            let bound = probed.map_or(Span::default(), |peer| peer.answer_bound(&self.settings));
+            self.timers.arm(timer, after, bound, now);
+        }
+        for change in wishes.changes {
+            self.change(change, teller, now, out);
+        }
+    }
+
+    fn change(&mut self, change: Change, teller: Option<NodeId>, now: Instant, out: &mut Outbox<Effect>) {
+        let (Change::Up(life) | Change::Down(life) | Change::Suspected(life, _)) = change else { return };
+        let Some(peer) = self.peers.get_mut(&life.node).filter(|peer| peer.incarnation == life.incarnation) else { return };
+        match change {
+            Change::Up(_) if peer.down => {
+                *peer = Peer::new(peer.incarnation, now);
+                out.push(Effect::Up(life.node, life.incarnation));
+            }
+            Change::Down(_) if !peer.down => {
+                peer.down = true;
+                let cause = teller.map_or(DownCause::Silent(peer.silence(now)), DownCause::Told);
+                out.push(Effect::Down(life.node, life.incarnation, cause));
+            }
+            Change::Suspected(_, refutations) if !peer.down => {
+                let down_by = now.after(peer.suspect_for(&self.settings));
+                peer.suspicion.get_or_insert(Suspicion { down_by, refutations });
+            }
+            _ => {}
+        }
+    }
+
+    /// Moves every deadline if this event is much later than the deadline that it should have met.
+    fn forgive_own_absence(&mut self, now: Instant) {
+        let Some(late) = self.next_deadline().map(|deadline| now.since(deadline)).filter(|late| *late >= AWAY_MIN) else { return };
+        // One grace at a time: a process that is always late must still find the dead.
+        let graced = self.graced_at.is_some_and(|at| now.since(at) < self.settings.suspect.max(late));
+        let grace = if graced { Span::default() } else { AWAY_GRACE };
+        self.graced_at = if graced { self.graced_at } else { Some(now) };
+        let away = Span(late.0.saturating_add(grace.0));
+        self.peers.values_mut().for_each(|peer| peer.forgive(away, now));
+        self.timers.shift(away);
+        self.poll_at = self.poll_at.map(|at| at.after(away).min(now));
+        self.swim.probed().into_iter().for_each(|node| self.swim.heard(node));
+    }
+}
+
+/// Whether a node has to be declared dead now.
+fn verdict(peer: &Peer, now: Instant) -> Option<DownCause> {
+    let told = peer.rumour.filter(|rumour| now >= rumour.believed_by).map(|rumour| DownCause::Told(rumour.teller));
+    let silent = peer.suspicion.filter(|suspicion| now >= suspicion.down_by).map(|_| DownCause::Silent(peer.silence(now)));
+    told.or(silent).filter(|_| !peer.down)
+}
+
+fn send(to: NodeId, content: Content, out: &mut Outbox<Effect>) {
+    // All that foca writes fits; see `codec::PACKET_BYTES_MAX`.
+    if let Ok(bytes) = Datagram::V1(content).encode() {
+        out.push(Effect::Datagram { to, bytes });
+    }
+}

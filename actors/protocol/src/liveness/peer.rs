@@ -1,0 +1,120 @@
+//! What is known of one watched node: when it was heard, asked, knocked at; what is suspected of it. Touches nothing.
+
+use super::{ASK_EVERY, BOUND_MAX, KNOCK_AFTER, KNOCK_EVERY, ROUND_TRIPS, Settings};
+use crate::ident::{Incarnation, NodeId};
+use crate::time::{Instant, Span};
+
+/// A watched node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer {
+    pub incarnation: Incarnation,
+    pub heard_at: Instant,
+    pub down: bool,
+    /// Dead at this time unless it is heard or refutes.
+    pub suspicion: Option<Suspicion>,
+    /// Another node says that it is dead, although this one heard it a moment ago.
+    pub rumour: Option<Rumour>,
+    round_trip: Span,
+    knocked_at: Option<Instant>,
+    asked_at: Option<Instant>,
+}
+
+/// A node is suspected.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Suspicion {
+    pub down_by: Instant,
+    /// A larger number of refutations than this ends the suspicion.
+    pub refutations: u16,
+}
+
+/// Who says that a node is dead, and when that is believed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rumour {
+    pub believed_by: Instant,
+    pub teller: NodeId,
+}
+
+impl Peer {
+    /// A node that is taken for alive until it has been silent for long enough.
+    pub(super) fn new(incarnation: Incarnation, now: Instant) -> Self {
+        let round_trip = Span::default();
+        Self { incarnation, heard_at: now, down: false, suspicion: None, rumour: None, round_trip, knocked_at: None, asked_at: None }
+    }
+
+    /// Notes a sign of life.
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.heard_at = self.heard_at.max(now);
+        self.suspicion = None;
+        self.rumour = None;
+    }
+
+    pub(super) fn silence(&self, now: Instant) -> Span {
+        now.since(self.heard_at)
+    }
+
+    pub(super) fn measured(&mut self, round_trip: Span) {
+        self.round_trip = round_trip;
+    }
+
+    /// How long an answer may take: as configured, or several times as long as answers took.
+    pub(super) fn answer_bound(&self, settings: &Settings) -> Span {
+        let measured = Span(self.round_trip.0.saturating_mul(ROUND_TRIPS)).min(BOUND_MAX);
+        measured.max(Span(settings.probe_interval.0 / 2))
+    }
+
+    /// The silence from which on a node is suspected: it was asked, and the answer is overdue.
+    pub(super) fn suspect_after(&self, settings: &Settings) -> Span {
+        Span(ask_after(settings).0 + self.answer_bound(settings).0)
+    }
+
+    /// How long a suspected node has to show that it is alive.
+    pub(super) fn suspect_for(&self, settings: &Settings) -> Span {
+        settings.suspect.max(self.answer_bound(settings))
+    }
+
+    /// Whether to knock now; notes that it was done.
+    pub(super) fn knock(&mut self, now: Instant) -> bool {
+        let due = self.silence(now) >= KNOCK_AFTER && self.knocked_at.is_none_or(|at| now.since(at) >= KNOCK_EVERY);
+        due && self.knocked_at.replace(now).is_none_or(|_| true)
+    }
+
+    /// Whether it has been silent since the last knock.
+    pub(super) fn is_silent_since_knock(&self) -> bool {
+        self.knocked_at.is_some_and(|at| at > self.heard_at)
+    }
+
+    /// Whether to ask for a sign of life now; notes that it was done.
+    pub(super) fn ask(&mut self, settings: &Settings, now: Instant) -> bool {
+        let wanted = self.silence(now) >= ask_after(settings) || self.rumour.is_some() || self.suspicion.is_some();
+        self.ask_again(wanted, now)
+    }
+
+    /// Like [`Peer::ask`] for a node that is believed to be dead, which is only told so now and then.
+    pub(super) fn tell_again(&mut self, now: Instant) -> bool {
+        self.ask_again(true, now)
+    }
+
+    fn ask_again(&mut self, wanted: bool, now: Instant) -> bool {
+        let due = wanted && self.asked_at.is_none_or(|at| now.since(at) >= ASK_EVERY);
+        if due {
+            self.asked_at = Some(now);
+        }
+        due
+    }
+
+    /// Moves what is pending: this node itself was away for so long.
+    pub(super) fn forgive(&mut self, away: Span, now: Instant) {
+        self.heard_at = self.heard_at.after(away).min(now);
+        if let Some(suspicion) = &mut self.suspicion {
+            suspicion.down_by = suspicion.down_by.after(away);
+        }
+        if let Some(rumour) = &mut self.rumour {
+            rumour.believed_by = rumour.believed_by.after(away);
+        }
+    }
+}
+
+/// The silence from which on a node is asked for a sign of life.
+fn ask_after(settings: &Settings) -> Span {
+    Span(settings.probe_interval.0 / 2)
+}

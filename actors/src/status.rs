@@ -1,0 +1,147 @@
+//! What a node shows of itself: written by the shells, read by the admin endpoint. Cheap to update; nobody waits for it.
+
+use slowmo_protocol::coordinator::Outcome;
+use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step};
+use slowmo_protocol::view::Member;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Events that are kept.
+pub const EVENTS_MAX: usize = 64;
+
+/// Where a node stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// It has met nobody, or waits for the founding.
+    #[default]
+    Founding,
+    /// It asks to be admitted.
+    Joining,
+    /// It is a member.
+    Member,
+    /// It is a member that leaves.
+    Leaving,
+    /// It has left.
+    Left,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Microseconds since 1970.
+    pub at_us: u64,
+    /// What, for a person.
+    pub what: String,
+}
+
+/// A node as it sees itself and the cluster.
+#[derive(Clone, Debug, Default)]
+pub struct NodeStatus {
+    /// Where it stands.
+    pub standing: Standing,
+    /// The model history.
+    pub lineage: Lineage,
+    /// The view.
+    pub epoch: Epoch,
+    /// The next round.
+    pub round: Round,
+    /// The inner step after the last decided round.
+    pub step: Step,
+    /// The members of the view.
+    pub members: Vec<Member>,
+    /// Members that are thought dead.
+    pub dead: BTreeSet<NodeId>,
+    /// Who contributed to the last decided round.
+    pub contributors: Vec<NodeId>,
+    /// Members when the last round was decided.
+    pub members_then: usize,
+    /// Members alive when the last round was decided.
+    pub alive_then: usize,
+    /// Shards whose momentum restarted at zero since the founding.
+    pub momentum_lost: u64,
+    /// `‖x − x̄‖ / ‖x̄‖` of this node at its last contribution.
+    pub disagreement: Option<f32>,
+    /// Why no round is decided, and what would release it.
+    pub waiting_for: Option<String>,
+    /// What happened last, oldest first; at most [`EVENTS_MAX`].
+    pub events: VecDeque<Event>,
+}
+
+/// The board on which a node's shells write.
+#[derive(Debug, Default)]
+pub struct StatusBoard {
+    status: Mutex<NodeStatus>,
+}
+
+impl StatusBoard {
+    /// A board of a node that has met nobody.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// What the board shows now.
+    #[must_use]
+    pub fn read(&self) -> NodeStatus {
+        self.with(|status| status.clone())
+    }
+
+    /// A round was decided; `disagreement` is known if this node contributed.
+    pub fn decided(&self, outcome: &Outcome, disagreement: Option<f32>) {
+        self.with(|status| {
+            let (before, after) = (ids(&status.members), ids(outcome.view.members()));
+            after.difference(&before).for_each(|node| note(status, format!("{node} joined in {}", outcome.round)));
+            before.difference(&after).for_each(|node| note(status, format!("{node} left the view in {}", outcome.round)));
+            status.members_then = if before.is_empty() { after.len() } else { before.len() };
+            status.alive_then = status.members_then - before.intersection(&status.dead).count();
+            status.members = outcome.view.members().to_vec();
+            (status.lineage, status.epoch) = (outcome.lineage, outcome.view.epoch());
+            (status.round, status.step) = (outcome.round.next(), outcome.terms.next_step());
+            status.contributors.clone_from(&outcome.contributors);
+            status.momentum_lost = outcome.momentum_lost;
+            status.disagreement = disagreement.or(status.disagreement);
+        });
+    }
+
+    /// Where the node stands now.
+    pub fn standing(&self, standing: Standing) {
+        self.with(|status| status.standing = standing);
+    }
+
+    /// A node was declared dead, or is back.
+    pub fn lives(&self, node: NodeId, lives: bool) {
+        self.with(|status| {
+            let changed = if lives { status.dead.remove(&node) } else { status.dead.insert(node) };
+            if changed {
+                note(status, format!("{node} is {}", if lives { "back" } else { "dead" }));
+            }
+        });
+    }
+
+    /// Why nothing is decided.
+    pub fn waiting(&self, why: Option<String>) {
+        self.with(|status| status.waiting_for = why);
+    }
+
+    /// Notes something that happened.
+    pub fn event(&self, what: impl Into<String>) {
+        self.with(|status| note(status, what.into()));
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut NodeStatus) -> T) -> T {
+        act(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn ids(members: &[Member]) -> BTreeSet<NodeId> {
+    members.iter().map(|member| member.id).collect()
+}
+
+fn note(status: &mut NodeStatus, what: String) {
+    if status.events.len() == EVENTS_MAX {
+        status.events.pop_front();
+    }
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    status.events.push_back(Event { at_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX), what });
+}

@@ -1,0 +1,80 @@
+//! Finding out whether anybody listens at a peer's address: the host of a process that is gone refuses datagrams at once.
+//!
+//! A byte that is no QUIC packet goes out of a socket of its own, connected to the address, so that the kernel reports the
+//! refusal to it. A node that listens ignores the byte.
+
+use super::Node;
+use crate::transport::sessions::lock;
+use slowmo_actors::ports::transport::TransportEvent;
+use slowmo_protocol::ident::NodeId;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::UdpSocket;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+/// Sockets at once; a knock beyond them is not done.
+const DOORS_MAX: usize = 64;
+/// How long a socket is kept after its last knock.
+const DOOR_KEPT: Duration = Duration::from_secs(2);
+
+/// The sockets of one transport, one per peer that was knocked at lately.
+#[derive(Default)]
+pub(super) struct Doors {
+    open: Mutex<BTreeMap<NodeId, Door>>,
+}
+
+struct Door {
+    address: SocketAddr,
+    knock: Arc<Notify>,
+}
+
+/// Knocks once; a refusal is reported as an event.
+pub(super) fn knock(node: &Arc<Node>, peer: NodeId, address: SocketAddr) {
+    let mut open = lock(&node.doors.open);
+    if let Some(door) = open.get(&peer).filter(|door| door.address == address) {
+        return door.knock.notify_one();
+    }
+    if open.len() >= DOORS_MAX && !open.contains_key(&peer) {
+        return;
+    }
+    let knock = Arc::new(Notify::new());
+    knock.notify_one();
+    open.insert(peer, Door { address, knock: knock.clone() });
+    let node = node.clone();
+    node.runtime.clone().spawn(async move {
+        // An address that cannot be connected to, or a node that stops, is the end of knocking and says nothing.
+        let _ = node.until_stopped(stand(&node, peer, address, &knock)).await;
+        let mut open = lock(&node.doors.open);
+        if open.get(&peer).is_some_and(|door| Arc::ptr_eq(&door.knock, &knock)) {
+            open.remove(&peer);
+        }
+    });
+}
+
+async fn stand(node: &Arc<Node>, peer: NodeId, address: SocketAddr, knock: &Notify) -> io::Result<()> {
+    let any = if address.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0)).await?;
+    socket.connect(address).await?;
+    let mut ignored = [0; 1];
+    loop {
+        let outcome = tokio::select! {
+            biased;
+            received = socket.recv(&mut ignored) => received,
+            () = knock.notified() => socket.send(&[0]).await,
+            () = sleep(DOOR_KEPT) => return Ok(()),
+        };
+        if outcome.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            refused(node, peer, address);
+        }
+    }
+}
+
+fn refused(node: &Arc<Node>, peer: NodeId, address: SocketAddr) {
+    node.sessions.refused_at(peer, address);
+    // If nobody reads events now, the next knock tells again.
+    let _ = node.events.try_send(TransportEvent::KnockRefused { node: peer });
+}
