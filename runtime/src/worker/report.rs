@@ -35,6 +35,8 @@ pub struct StepReport {
     pub contributors: usize,
     /// This node's push-sum weight `w` afterwards.
     pub weight: f64,
+    /// The node has left the view and handed over what it held: end the training loop and leave.
+    pub drained: bool,
 }
 
 /// Buffers beside the parameters. Float32, in the same order at every call. Of a node with several workers worker 0's stand for

@@ -4,6 +4,7 @@
 use super::report::{Buffers, StepReport, Synchronized};
 use crate::error::{GradientError, StepError, SynchronizeError};
 use crate::node::Node;
+use crate::sampler::{ElasticSampler, Follower, SamplerError};
 use crate::tensors::{elements, zero};
 use slowmo_actors::ExchangeError;
 use slowmo_actors::buffers::{Assembled, Buffer, Frozen};
@@ -11,7 +12,7 @@ use slowmo_actors::ports::device::{Device, FreezeError, TensorError, Tensors};
 use slowmo_actors::worker::{ExchangeRequest, Exchanged, WorkerMessage};
 use slowmo_protocol::aggregator::{Request, Task};
 use slowmo_protocol::algorithm::{Base, BufferStrategy};
-use slowmo_protocol::ident::{Round, Step};
+use slowmo_protocol::ident::Step;
 use slowmo_protocol::mean;
 use slowmo_protocol::schedule::{Due, Exchange, due};
 use std::sync::Arc;
@@ -33,6 +34,7 @@ pub struct Session {
     averaged_gradients: bool,
     /// An exchange was asked for and its result not taken yet.
     waiting: bool,
+    sampler: Option<Follower>,
 }
 
 /// Values of each kind, as at `synchronize`.
@@ -53,7 +55,14 @@ pub struct Pending {
 impl Session {
     /// A worker before its first call.
     pub fn new(node: Arc<Node>, index: usize) -> Self {
-        Self { node, index, step: Step(0), sizes: None, biased: None, averaged_gradients: false, waiting: false }
+        Self { node, index, step: Step(0), sizes: None, biased: None, averaged_gradients: false, waiting: false, sampler: None }
+    }
+
+    /// Lets `sampler` follow this worker.
+    pub fn attach(&mut self, sampler: &ElasticSampler) {
+        let follower = sampler.follower();
+        follower.attach(self.node.id(), self.index);
+        self.sampler = Some(follower);
     }
 
     /// Sends the founding request.
@@ -81,6 +90,7 @@ impl Session {
     ) -> Result<Synchronized, SynchronizeError> {
         self.waiting = false;
         let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped))?;
+        self.follow(&exchanged)?;
         let optimizer = if self.averages_optimizer() { elements(&*buffers.optimizer)? } else { 0 };
         let sizes = Sizes { parameters: elements(parameters)?, model: elements(&*buffers.model)?, optimizer };
         self.device().write_back(&exchanged.values, 0, 1.0, parameters)?;
@@ -89,8 +99,10 @@ impl Session {
             self.device().write_back(&exchanged.values, sizes.parameters + sizes.model, 1.0, buffers.optimizer)?;
         }
         self.sizes = Some(sizes);
-        let node_rank = exchanged.members.binary_search(&self.node.id()).unwrap_or(0);
-        let round = exchanged.round.map_or(0, |round| round.next().0);
+        self.go_to(exchanged.next_step);
+        let id = self.node.id();
+        let node_rank = exchanged.members.binary_search_by_key(&id, |member| member.id).unwrap_or(0);
+        let round = exchanged.outcome.as_ref().map_or(0, |outcome| outcome.round.next().0);
         let (nodes, workers, worker) = (exchanged.members.len(), self.node.workers(), self.index);
         Ok(Synchronized { nodes, node_rank, workers, worker, round, step: self.step.0 })
     }
@@ -110,7 +122,7 @@ impl Session {
         self.warn_if_gradients_were_not_averaged();
         let due = due(&self.node.settings().algorithm, self.step);
         if due == Due::NOTHING {
-            return Ok(Err(self.completed(due, 1.0, None, 0)));
+            return Ok(Err(self.completed_alone(due)));
         }
         let total = self.total(due, sizes);
         self.check_buffers(due, sizes, buffers)?;
@@ -133,14 +145,15 @@ impl Session {
         self.waiting = false;
         let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped)).map_err(|error| StepError::Exchange { step, error })?;
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
-        let Exchanged { values, weight, round, contributors, .. } = exchanged;
-        self.device().write_back(&values, 0, weight, parameters)?;
+        self.follow(&exchanged)?;
+        let Exchanged { ref values, weight, .. } = exchanged;
+        self.device().write_back(values, 0, weight, parameters)?;
         if matches!(due.exchange, Exchange::Average | Exchange::SlowRound) {
-            self.device().write_back(&values, sizes.parameters, 1.0, buffers.model)?;
+            self.device().write_back(values, sizes.parameters, 1.0, buffers.model)?;
         }
-        self.write_optimizer(due, sizes, &values, buffers)?;
-        self.biased = (weight as f32 != 1.0).then_some((values, weight));
-        Ok(self.completed(due, weight, round, contributors))
+        self.write_optimizer(due, sizes, values, buffers)?;
+        self.biased = (weight as f32 != 1.0).then(|| (Arc::clone(values), weight));
+        Ok(self.completed(due, &exchanged))
     }
 
     /// Takes the node's mean over its workers; then, with base `all_reduce`, sends the request for the mean over all nodes.
@@ -171,6 +184,7 @@ impl Session {
     ) -> Result<(), GradientError> {
         self.waiting = false;
         let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped))?;
+        self.follow(&exchanged)?;
         Ok(self.device().write_back(&exchanged.values, 0, 1.0, gradients)?)
     }
 
@@ -191,7 +205,8 @@ impl Session {
         let (reply, answer) = oneshot::channel();
         // Worker 0's values stand for the node: the workers of a node hold the same parameters.
         let frozen = frozen.filter(|_| self.index == 0);
-        self.node.tell_worker(self.index, WorkerMessage::Exchange(ExchangeRequest { request, parameters, frozen, reply }));
+        let samples = self.sampler.as_ref().filter(|_| self.index == 0).map(Follower::progress);
+        self.node.tell_worker(self.index, WorkerMessage::Exchange(ExchangeRequest { request, parameters, frozen, samples, reply }));
         answer
     }
 
@@ -279,11 +294,37 @@ impl Session {
         }
     }
 
-    fn completed(&mut self, due: Due, weight: f64, round: Option<Round>, contributors: usize) -> StepReport {
+    /// A step in which nothing was exchanged.
+    fn completed_alone(&mut self, due: Due) -> StepReport {
         let step = self.step.0;
-        self.step = Step(step + 1);
+        self.go_to(Step(step + 1));
         let (exchange, slow_step) = (due.exchange, due.takes_slow_step());
-        StepReport { step, exchange, slow_step, round: round.map(|round| round.0), contributors, weight }
+        StepReport { step, exchange, slow_step, round: None, contributors: 0, weight: 1.0, drained: false }
+    }
+
+    fn completed(&mut self, due: Due, exchanged: &Exchanged) -> StepReport {
+        let alone = self.completed_alone(due);
+        self.go_to(exchanged.next_step);
+        let round = exchanged.outcome.as_ref().map(|outcome| outcome.round.0);
+        let Exchanged { contributors, weight, drained, .. } = *exchanged;
+        // A round that was decided without this node may lie further on.
+        let step = exchanged.next_step.0.saturating_sub(1).max(alone.step);
+        StepReport { step, round, contributors, weight, drained, ..alone }
+    }
+
+    fn go_to(&mut self, step: Step) {
+        self.step = step;
+        if let Some(sampler) = &self.sampler {
+            sampler.go_to(step);
+        }
+    }
+
+    /// Tells the sampler what was decided.
+    fn follow(&self, exchanged: &Exchanged) -> Result<(), SamplerError> {
+        match (&self.sampler, &exchanged.outcome) {
+            (Some(sampler), Some(outcome)) => sampler.decided(outcome, &exchanged.members_before, &exchanged.members),
+            _ => Ok(()),
+        }
     }
 
     fn device(&self) -> &dyn Device {
