@@ -20,6 +20,11 @@ impl<E> Outbox<E> {
         self.0.push(effect);
     }
 
+    /// Adds several effects behind the others.
+    pub fn push_all(&mut self, effects: impl IntoIterator<Item = E>) {
+        self.0.extend(effects);
+    }
+
     /// Takes all effects, oldest first.
     pub fn take(&mut self) -> Vec<E> {
         std::mem::take(&mut self.0)

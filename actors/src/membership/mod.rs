@@ -1,5 +1,7 @@
-//! The membership actor: one per process. Meets the peers that discovery finds, forms the founding view, says who was lost.
+//! The membership actor: one per process. Meets the peers that discovery finds, forms the founding view, says who is dead, who is
+//! ready to join, who leaves. Runs two machines: the membership, and liveness, whose signs of life it reads off the transport.
 
+mod pulse;
 mod search;
 
 pub use search::{DISCOVERY_INTERVAL, REDIAL_PAUSE};
@@ -9,14 +11,20 @@ use crate::context::{Credit, NodeContext};
 use crate::coordinator::CoordinatorMessage;
 use crate::error::ExchangeError;
 use crate::gossip_peer::GossipPeerMessage;
+use crate::ports::transport::DownReason;
+use crate::status::Standing;
 use crate::timer::Timer;
+use pulse::Pulse;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use search::Resting;
-use slowmo_protocol::ident::{Incarnation, Lineage, NodeId};
+use slowmo_protocol::algorithm::Base;
+use slowmo_protocol::ident::{Incarnation, Lineage, NodeId, Round};
+use slowmo_protocol::liveness;
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::membership::{Effect, In, Membership, Settings};
+use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::view::View;
-use slowmo_protocol::wire::{Header, Message};
+use slowmo_protocol::wire::{Header, JoinRefusal, Message};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +40,8 @@ pub enum MembershipMessage {
     },
     /// This start of a peer can be sent to.
     PeerUp(NodeId, Incarnation),
-    /// A peer is gone.
-    PeerDown(NodeId),
+    /// The connections to a peer are gone.
+    PeerDown(NodeId, DownReason),
     /// An address was given up.
     DialFailed {
         /// The address.
@@ -45,6 +53,25 @@ pub enum MembershipMessage {
     },
     /// A control frame about membership.
     Frame(Header, Message, Credit),
+    /// A datagram of liveness.
+    Datagram(NodeId, bytes::Bytes, Credit),
+    /// Nobody listens at a peer's address.
+    KnockRefused(NodeId),
+    /// A launcher saw a node's process end.
+    Exited(NodeId),
+    /// A round was decided.
+    Decided {
+        /// The view of the next round.
+        view: View,
+        /// The model history.
+        lineage: Lineage,
+        /// The next round.
+        round: Round,
+    },
+    /// A round was decided whose data this node does not hold.
+    Stranded,
+    /// This node hands over and leaves with the next round.
+    Drain,
     /// This node leaves.
     Leave,
     /// A deadline passed.
@@ -54,10 +81,11 @@ pub enum MembershipMessage {
 /// The shell of the membership.
 pub struct MembershipActor;
 
-/// The membership's machine, its timer and its search for peers.
+/// The membership's machine, its liveness, their timer and the search for peers.
 pub struct MembershipState {
     machine: Membership,
     out: Outbox<Effect>,
+    pulse: Pulse,
     context: Arc<NodeContext>,
     timer: Timer,
     search: Option<tokio::task::AbortHandle>,
@@ -70,10 +98,12 @@ impl Actor for MembershipActor {
     type Arguments = Arc<NodeContext>;
 
     async fn pre_start(&self, _: ActorRef<Self::Msg>, context: Arc<NodeContext>) -> Result<MembershipState, ActorProcessingErr> {
-        let resting = Arc::new(Resting::default());
-        let search = tokio::spawn(search::search(Arc::clone(&context), Arc::clone(&resting))).abort_handle();
         let machine = Membership::new(settings(&context));
-        Ok(MembershipState { machine, out: Outbox::default(), context, timer: Timer::default(), search: Some(search), resting })
+        let (out, resting) = (Outbox::default(), Arc::new(Resting::default()));
+        let pulse = Pulse::new(Arc::clone(&context));
+        let mut state = MembershipState { machine, out, pulse, context, timer: Timer::default(), search: None, resting };
+        state.search(true);
+        Ok(state)
     }
 
     async fn handle(
@@ -82,65 +112,126 @@ impl Actor for MembershipActor {
         message: MembershipMessage,
         state: &mut MembershipState,
     ) -> Result<(), ActorProcessingErr> {
-        let event = match message {
-            MembershipMessage::Synchronize { elements, buffer_elements } => In::Synchronize { elements, buffer_elements },
-            MembershipMessage::PeerUp(node, incarnation) => In::PeerUp(node, incarnation),
-            MembershipMessage::PeerDown(node) => In::PeerDown(node),
-            MembershipMessage::DialFailed { address, tried_for, error } => {
-                state.resting.begin(address);
-                In::DialFailed { address, tried_for: NodeContext::span(tried_for), error }
-            }
-            MembershipMessage::Frame(header, message, _credit) => In::Frame { header, message },
-            MembershipMessage::Leave => In::Leave,
-            MembershipMessage::Tick => {
-                state.timer.disarm();
-                In::Tick
-            }
-        };
-        let now = state.context.clock.now();
-        state.machine.handle(event, now, &mut state.out);
+        state.take(message);
         state.execute();
-        state.timer.arm(state.machine.next_deadline(), now, &myself, || MembershipMessage::Tick);
+        let deadlines = [state.machine.next_deadline(), state.pulse.next_deadline()];
+        let now = state.context.clock.now();
+        state.timer.arm(deadlines.into_iter().flatten().min(), now, &myself, || MembershipMessage::Tick);
         Ok(())
     }
 
     async fn post_stop(&self, _: ActorRef<Self::Msg>, state: &mut MembershipState) -> Result<(), ActorProcessingErr> {
-        state.stop_search();
+        state.search(false);
         Ok(())
     }
 }
 
 impl MembershipState {
-    fn execute(&mut self) {
-        for effect in self.out.take() {
-            match effect {
-                Effect::Send { to, frame } => self.context.send_frame(to, &frame),
-                Effect::Formed { view, lineage } => self.formed(&view, lineage),
-                Effect::Fail(error) => {
-                    self.context.actors.tell_coordinator(CoordinatorMessage::FoundingFailed(error.clone()));
-                    self.context.actors.tell_aggregator(AggregatorMessage::Failed(ExchangeError::Founding(error)));
+    fn take(&mut self, message: MembershipMessage) {
+        match message {
+            MembershipMessage::Synchronize { elements, buffer_elements } => self.feed(In::Synchronize { elements, buffer_elements }),
+            MembershipMessage::PeerUp(node, incarnation) => {
+                self.pulse.feed(liveness::In::PeerUp(node, incarnation));
+                self.feed(In::PeerUp(node, incarnation));
+                self.context.actors.tell_coordinator(CoordinatorMessage::PeerUp(node));
+            }
+            MembershipMessage::PeerDown(node, reason) => {
+                if reason.is_departure() {
+                    self.pulse.feed(liveness::In::Gone(node));
                 }
-                Effect::Lost(node) => {
-                    self.context.actors.tell_coordinator(CoordinatorMessage::MemberLost(node));
-                    self.context.actors.tell_gossip_peer(GossipPeerMessage::MemberLost(node));
-                }
-                Effect::Left => self.context.actors.tell_aggregator(AggregatorMessage::Left),
+                self.feed(In::PeerDown { node, departed: reason.is_departure() });
+            }
+            MembershipMessage::DialFailed { address, tried_for, error } => {
+                self.resting.begin(address);
+                self.feed(In::DialFailed { address, tried_for: NodeContext::span(tried_for), error });
+            }
+            MembershipMessage::Frame(header, message, _credit) => self.feed(In::Frame { header, message }),
+            MembershipMessage::Datagram(from, bytes, _credit) => self.pulse.feed(liveness::In::Datagram { from, bytes: bytes.to_vec() }),
+            MembershipMessage::KnockRefused(node) => self.pulse.knock_refused(node),
+            MembershipMessage::Exited(node) => self.pulse.feed(liveness::In::Exited(node, None)),
+            MembershipMessage::Decided { view, lineage, round } => self.feed(In::Decided { view, lineage, round }),
+            MembershipMessage::Stranded => self.feed(In::Stranded),
+            MembershipMessage::Drain => self.feed(In::Drain),
+            MembershipMessage::Leave => self.feed(In::Leave),
+            MembershipMessage::Tick => {
+                self.timer.disarm();
+                self.pulse.tick();
+                self.feed(In::Tick);
             }
         }
     }
 
-    fn formed(&mut self, view: &View, lineage: Lineage) {
-        tracing::info!(nodes = view.size(), epoch = view.epoch().0, %lineage, "the founding view is formed");
-        self.stop_search();
-        let actors = &self.context.actors;
-        actors.tell_aggregator(AggregatorMessage::Formed(view.ids().collect()));
-        actors.tell_gossip_peer(GossipPeerMessage::Formed { view: view.clone(), lineage });
-        actors.tell_coordinator(CoordinatorMessage::Formed { view: view.clone(), lineage });
+    fn feed(&mut self, event: In) {
+        let now = self.context.clock.now();
+        self.machine.handle(event, now, &mut self.out);
     }
 
-    fn stop_search(&mut self) {
-        if let Some(search) = self.search.take() {
+    fn execute(&mut self) {
+        for verdict in self.pulse.verdicts() {
+            match verdict {
+                pulse::Verdict::Down(node, incarnation, cause) => {
+                    tracing::info!(%node, %cause, "a node is dead");
+                    self.feed(In::Down(node, incarnation));
+                }
+                pulse::Verdict::Up(node) => {
+                    tracing::info!(%node, "a node is back");
+                    self.feed(In::Up(node));
+                }
+            }
+        }
+        for effect in self.out.take() {
+            self.act(effect);
+        }
+    }
+
+    fn act(&mut self, effect: Effect) {
+        let actors = &self.context.actors;
+        match effect {
+            Effect::Send { to, frame } => self.context.send_frame(to, &frame),
+            Effect::Formed { view, lineage } => {
+                tracing::info!(nodes = view.size(), epoch = view.epoch().0, %lineage, "the founding view is formed");
+                actors.tell_coordinator(CoordinatorMessage::Formed { view, lineage });
+            }
+            Effect::Fail(error) => {
+                actors.tell_coordinator(CoordinatorMessage::FoundingFailed(error.clone()));
+                actors.tell_aggregator(AggregatorMessage::Failed(ExchangeError::Founding(error)));
+            }
+            Effect::Lost(node, incarnation) => {
+                self.context.status.lives(node, false);
+                actors.tell_coordinator(CoordinatorMessage::Lost(node, incarnation));
+                actors.tell_gossip_peer(GossipPeerMessage::MemberLost(node));
+            }
+            Effect::Back(node) => {
+                self.context.status.lives(node, true);
+                actors.tell_coordinator(CoordinatorMessage::Back(node));
+            }
+            Effect::Joiners { epoch, members } => actors.tell_coordinator(CoordinatorMessage::Joiners { epoch, members }),
+            Effect::Leaving { node, contributes } => {
+                if node == self.context.settings.identity.node {
+                    self.context.status.standing(Standing::Leaving);
+                }
+                actors.tell_coordinator(CoordinatorMessage::Leaving { node, contributes });
+            }
+            Effect::Resign => {
+                tracing::warn!("the others went on without this node: it joins again");
+                self.context.status.standing(Standing::Joining);
+                actors.tell_coordinator(CoordinatorMessage::Resign);
+            }
+            Effect::Connect(address) => self.context.transport.connect(address, self.context.settings.connect_timeout),
+            Effect::Disconnect(node) => self.context.transport.disconnect(node, "it was declared dead"),
+            Effect::Watch(nodes) => self.pulse.feed(liveness::In::Members(nodes)),
+            Effect::Search(on) => self.search(on),
+            Effect::Left => actors.tell_aggregator(AggregatorMessage::Left),
+        }
+    }
+
+    fn search(&mut self, on: bool) {
+        if let Some(search) = self.search.take_if(|_| !on) {
             search.abort();
+        }
+        if on && self.search.is_none() {
+            let (context, resting) = (Arc::clone(&self.context), Arc::clone(&self.resting));
+            self.search = Some(tokio::spawn(search::search(context, resting)).abort_handle());
         }
     }
 }
@@ -153,9 +244,21 @@ fn settings(context: &NodeContext) -> Settings {
         // The configuration allows 64.
         devices: u16::try_from(node.workers).unwrap_or(u16::MAX),
         min_nodes: node.min_nodes,
+        max_nodes: node.max_nodes,
+        join: node.join,
+        survivors: node.quorum == Quorum::Survivors,
+        refuses: refuses(context),
         shared: node.shared.clone(),
         addresses_may_be_stale: context.discovery.may_be_stale(),
         connect_timeout: NodeContext::span(node.connect_timeout),
         synchronize_timeout: NodeContext::span(node.round_timeout),
     }
+}
+
+/// Clusters whose rounds do not bring a joiner up to date.
+fn refuses(context: &NodeContext) -> Option<JoinRefusal> {
+    let algorithm = &context.settings.algorithm;
+    let whole = algorithm.outer.is_some_and(|outer| !outer.sharded);
+    let averages = algorithm.outer.is_some() || algorithm.average_every.is_some() || matches!(algorithm.base, Base::LocalSgd { .. });
+    (whole || !averages).then_some(JoinRefusal::NoParameters)
 }

@@ -21,16 +21,18 @@ pub async fn route(context: Arc<NodeContext>, mut events: mpsc::Receiver<Transpo
         match event {
             TransportEvent::Control { from, frame } => control(&context, from, &frame, credit, &mut dropped),
             TransportEvent::Bulk { from, header, stream } => bulk(&context, (from, &header, stream), credit, &mut dropped),
-            TransportEvent::Datagram { from, .. } => tracing::debug!(%from, "datagram ignored: liveness is not in this release"),
+            TransportEvent::Datagram { from, datagram } => {
+                context.actors.tell_membership(MembershipMessage::Datagram(from, datagram, credit));
+            }
             TransportEvent::PeerUp { node, address, incarnation } => {
                 tracing::debug!(%node, %address, "peer up");
                 context.actors.tell_membership(MembershipMessage::PeerUp(node, incarnation));
             }
             TransportEvent::PeerDown { node, address, reason } => {
                 tracing::info!(%node, %address, %reason, "peer down");
-                context.actors.tell_membership(MembershipMessage::PeerDown(node));
+                context.actors.tell_membership(MembershipMessage::PeerDown(node, reason));
             }
-            TransportEvent::KnockRefused { node } => tracing::debug!(%node, "nobody listens there"),
+            TransportEvent::KnockRefused { node } => context.actors.tell_membership(MembershipMessage::KnockRefused(node)),
             TransportEvent::DialFailed { address, tried_for, error } => {
                 let error = error.to_string();
                 context.actors.tell_membership(MembershipMessage::DialFailed { address, tried_for, error });

@@ -4,24 +4,26 @@
 //! network under QUIC, a cut loses datagrams and holds back the rest, and after a while the peer is found silent.
 
 mod lane;
+mod line;
 
 use crate::transport::sessions::lock;
 use async_trait::async_trait;
 use bytes::Bytes;
 use lane::Lane;
+use line::Line;
 use slowmo_actors::ports::transport::{
     BulkError, BulkSender, DownReason, LocalPeer, SendError, TRANSPORT_EVENTS_MAX, Traffic, Transport, TransportEvent,
 };
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::wire::CONTROL_FRAME_BYTES_MAX;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Largest part of a chunk that is sent at once to a peer under a fault, so that throttling is smooth.
-const PART_BYTES_MAX: usize = 64 << 10;
+const PART_BYTES_MAX: usize = 16 << 10;
 
 /// What is wrong on the way to one peer. The default is nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,8 +32,10 @@ pub struct Fault {
     pub cut: bool,
     /// Everything arrives later by this.
     pub delay: Duration,
-    /// At most this many payload bytes a second.
+    /// At most this many payload bytes a second, control, datagrams and bulk together.
     pub bytes_per_second: Option<u64>,
+    /// Datagrams lost of a thousand. What is not a datagram is sent again by whoever lost it, so that it is late, not lost.
+    pub lost_per_thousand: u16,
 }
 
 /// Sets and clears faults of one wrapped transport while it runs.
@@ -45,6 +49,8 @@ struct Shared {
     inner: Weak<dyn Transport>,
     runtime: tokio::runtime::Handle,
     silent_after: Duration,
+    /// What everything that this node sends goes through.
+    uplink: Arc<Line>,
     lanes: Mutex<BTreeMap<NodeId, Lane>>,
     /// Peers that were disconnected here because a cut lasted too long.
     silenced: Mutex<BTreeSet<NodeId>>,
@@ -65,7 +71,8 @@ pub fn wrap(
     let (sender, receiver) = mpsc::channel(TRANSPORT_EVENTS_MAX);
     let runtime = tokio::runtime::Handle::current();
     let weak = Arc::downgrade(&inner);
-    let shared = Arc::new(Shared { inner: weak, runtime, silent_after, lanes: Mutex::default(), silenced: Mutex::default() });
+    let uplink = Arc::new(Line::new(None));
+    let shared = Arc::new(Shared { inner: weak, runtime, silent_after, uplink, lanes: Mutex::default(), silenced: Mutex::default() });
     shared.runtime.spawn(forward(Arc::downgrade(&shared), events, sender));
     (Arc::new(FaultyTransport { inner, shared: shared.clone() }), receiver, Faults { shared })
 }
@@ -79,8 +86,15 @@ impl Faults {
         }
     }
 
+    /// Throttles everything that this node sends to whomever together, like the link of its host: bulk fills the queue in
+    /// front of it, and control frames and datagrams wait in that queue. `None` takes the throttle off.
+    pub fn throttle(&self, bytes_per_second: Option<u64>) {
+        self.shared.uplink.set_rate(bytes_per_second);
+    }
+
     /// Everything works again.
     pub fn heal(&self) {
+        self.throttle(None);
         for lane in lock(&self.shared.lanes).values() {
             lane.set(Fault::default());
         }
@@ -116,7 +130,7 @@ async fn forward(shared: Weak<Shared>, mut events: mpsc::Receiver<TransportEvent
 impl Shared {
     fn lane(self: &Arc<Self>, to: NodeId) -> Lane {
         let mut lanes = lock(&self.lanes);
-        lanes.entry(to).or_insert_with(|| Lane::new(to, self.inner.clone(), &self.runtime)).clone()
+        lanes.entry(to).or_insert_with(|| Lane::new(to, self.inner.clone(), self.uplink.clone(), &self.runtime)).clone()
     }
 }
 
@@ -140,18 +154,18 @@ impl Transport for FaultyTransport {
 
     fn send_datagram(&self, to: NodeId, datagram: Bytes) -> Result<(), SendError> {
         let lane = self.shared.lane(to);
-        match lane.fault() {
-            Fault { cut: true, .. } => Ok(()),
-            Fault { delay, .. } if delay > Duration::ZERO => {
-                let inner = self.inner.clone();
-                self.shared.runtime.spawn(async move {
-                    tokio::time::sleep(delay).await;
-                    let _ = inner.send_datagram(to, datagram);
-                });
-                Ok(())
-            }
-            _ => self.inner.send_datagram(to, datagram),
+        if lane.is_untouched() {
+            return self.inner.send_datagram(to, datagram);
         }
+        // What finds the queue full is lost like what the fault says.
+        if let Some(due) = lane.datagram_due(datagram.len()) {
+            let inner = Arc::downgrade(&self.inner);
+            self.shared.runtime.spawn(async move {
+                tokio::time::sleep_until(due).await;
+                let _ = inner.upgrade().map(|inner| inner.send_datagram(to, datagram));
+            });
+        }
+        Ok(())
     }
 
     async fn open_bulk(&self, to: NodeId, header: Bytes) -> Result<Box<dyn BulkSender>, BulkError> {
@@ -170,7 +184,8 @@ impl Transport for FaultyTransport {
     }
 
     fn round_trip(&self, node: NodeId) -> Option<Duration> {
-        self.inner.round_trip(node)
+        let lane = self.shared.lane(node);
+        self.inner.round_trip(node).map(|measured| measured + lane.fault().delay + lane.queued())
     }
 
     fn knock(&self, node: NodeId) {
@@ -200,17 +215,32 @@ struct FaultySender {
 #[async_trait]
 impl BulkSender for FaultySender {
     async fn send(&mut self, mut chunk: Bytes) -> Result<(), BulkError> {
-        while self.lane.fault() != Fault::default() && chunk.len() > PART_BYTES_MAX {
-            let part = chunk.split_to(PART_BYTES_MAX);
-            self.lane.pass(part.len()).await;
-            self.inner.send(part).await?;
+        if self.lane.is_untouched() {
+            return self.inner.send(chunk).await;
         }
-        self.lane.pass(chunk.len()).await;
-        self.inner.send(chunk).await
+        // As much as has room is in the queue at once, so that bulk keeps it full.
+        let mut under_way = VecDeque::new();
+        while !chunk.is_empty() || !under_way.is_empty() {
+            let part_bytes = chunk.len().min(PART_BYTES_MAX);
+            if !chunk.is_empty()
+                && let Some(passed) = self.lane.try_enter(part_bytes)
+            {
+                under_way.push_back((passed, chunk.split_to(part_bytes)));
+                continue;
+            }
+            match under_way.pop_front() {
+                Some((passed, part)) => {
+                    self.lane.arrive(passed).await;
+                    self.inner.send(part).await?;
+                }
+                None => self.lane.arrive(self.lane.room_at()).await,
+            }
+        }
+        Ok(())
     }
 
     async fn finish(self: Box<Self>) -> Result<(), BulkError> {
-        self.lane.pass(0).await;
+        self.lane.passable().await;
         self.inner.finish().await
     }
 
@@ -292,5 +322,35 @@ mod tests {
         let mut sender = one.open_bulk(TWO, Bytes::new()).await.unwrap();
         sender.send(vec![0; 1 << 20].into()).await.unwrap();
         assert!(begun.elapsed() >= Duration::from_millis(90), "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test]
+    async fn a_saturated_uplink_makes_control_and_datagrams_wait_but_not_starve() {
+        let ((one, _events, faults), (_two, mut two_events)) = pair().await;
+        // 10 Mbit/s, which bulk alone would keep busy for 3.3 seconds.
+        faults.throttle(Some(1_250_000));
+        let bulk = one.clone();
+        let sending = tokio::spawn(async move {
+            let mut sender = bulk.open_bulk(TWO, Bytes::new()).await.unwrap();
+            let _ = sender.send(vec![0; 4 << 20].into()).await;
+        });
+        let Some(TransportEvent::Bulk { mut stream, .. }) = two_events.recv().await else { panic!("a stream") };
+        let reading = tokio::spawn(async move { stream.read_exact(&mut vec![0; 4 << 20]).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let begun = Instant::now();
+        for index in 0..20u8 {
+            one.send_control(TWO, vec![index].into()).unwrap();
+            one.send_datagram(TWO, vec![index].into()).unwrap();
+        }
+        for _ in 0..40 {
+            let event = two_events.recv().await.unwrap();
+            assert!(matches!(event, TransportEvent::Control { .. } | TransportEvent::Datagram { .. }));
+        }
+        let took = begun.elapsed();
+        assert!(took >= Duration::from_millis(100) && took < Duration::from_millis(600), "{took:?}: behind one full queue");
+        assert!(one.round_trip(TWO).unwrap() >= Duration::from_millis(100));
+        assert!(!sending.is_finished());
+        sending.abort();
+        reading.abort();
     }
 }

@@ -35,7 +35,13 @@ pub struct StepReport {
     pub contributors: usize,
     /// This node's push-sum weight `w` afterwards.
     pub weight: f64,
-    /// The node has left the view and handed over what it held: end the training loop and leave.
+    /// Nodes in the view now; 0 if nothing was exchanged.
+    pub nodes: usize,
+    /// Place of this node among the ascending ids of the view now.
+    pub node_rank: usize,
+    /// The others went on without this node (it was slow, or away): it has their parameters now, and `step` jumped to theirs.
+    pub caught_up: bool,
+    /// The node has left the cluster in order and handed over: end the training loop and call `leave`.
     pub drained: bool,
 }
 

@@ -12,6 +12,7 @@ use slowmo_actors::ports::device::{Device, FreezeError, TensorError, Tensors};
 use slowmo_actors::worker::{ExchangeRequest, Exchanged, WorkerMessage};
 use slowmo_protocol::aggregator::{Request, Task};
 use slowmo_protocol::algorithm::{Base, BufferStrategy};
+use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::ident::Step;
 use slowmo_protocol::mean;
 use slowmo_protocol::schedule::{Due, Exchange, due};
@@ -32,9 +33,11 @@ pub struct Session {
     /// The numerators of the last gossip, where the push-sum weight is not 1.
     biased: Option<(Arc<Assembled>, f64)>,
     averaged_gradients: bool,
+    /// This node was passed over: parameters wait for it, to be taken at the next step whatever is due.
+    passed_over: bool,
+    sampler: Option<Follower>,
     /// An exchange was asked for and its result not taken yet.
     waiting: bool,
-    sampler: Option<Follower>,
 }
 
 /// Values of each kind, as at `synchronize`.
@@ -55,14 +58,17 @@ pub struct Pending {
 impl Session {
     /// A worker before its first call.
     pub fn new(node: Arc<Node>, index: usize) -> Self {
-        Self { node, index, step: Step(0), sizes: None, biased: None, averaged_gradients: false, waiting: false, sampler: None }
-    }
-
-    /// Lets `sampler` follow this worker.
-    pub fn attach(&mut self, sampler: &ElasticSampler) {
-        let follower = sampler.follower();
-        follower.attach(self.node.id(), self.index);
-        self.sampler = Some(follower);
+        Self {
+            node,
+            index,
+            step: Step(0),
+            sizes: None,
+            biased: None,
+            averaged_gradients: false,
+            passed_over: false,
+            sampler: None,
+            waiting: false,
+        }
     }
 
     /// Sends the founding request.
@@ -95,16 +101,15 @@ impl Session {
         let sizes = Sizes { parameters: elements(parameters)?, model: elements(&*buffers.model)?, optimizer };
         self.device().write_back(&exchanged.values, 0, 1.0, parameters)?;
         self.device().write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model)?;
-        if optimizer > 0 {
+        // A joiner's first round may be a plain average, which the optimizer's buffers do not travel with: they start afresh.
+        if optimizer > 0 && exchanged.values.covers(sizes.parameters + sizes.model + optimizer) {
             self.device().write_back(&exchanged.values, sizes.parameters + sizes.model, 1.0, buffers.optimizer)?;
         }
         self.sizes = Some(sizes);
         self.go_to(exchanged.next_step);
-        let id = self.node.id();
-        let node_rank = exchanged.members.binary_search_by_key(&id, |member| member.id).unwrap_or(0);
         let round = exchanged.outcome.as_ref().map_or(0, |outcome| outcome.round.next().0);
         let (nodes, workers, worker) = (exchanged.members.len(), self.node.workers(), self.index);
-        Ok(Synchronized { nodes, node_rank, workers, worker, round, step: self.step.0 })
+        Ok(Synchronized { nodes, node_rank: self.rank(&exchanged), workers, worker, round, step: self.step.0 })
     }
 
     /// Checks a step and sends its request; `Ok(Err(report))` if nothing is due.
@@ -121,8 +126,8 @@ impl Session {
         self.check_length("parameters", elements(parameters)?, sizes.parameters)?;
         self.warn_if_gradients_were_not_averaged();
         let due = due(&self.node.settings().algorithm, self.step);
-        if due == Due::NOTHING {
-            return Ok(Err(self.completed_alone(due)));
+        if due == Due::NOTHING && !self.passed_over {
+            return Ok(Err(self.completed(due)));
         }
         let total = self.total(due, sizes);
         self.check_buffers(due, sizes, buffers)?;
@@ -146,14 +151,63 @@ impl Session {
         let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped)).map_err(|error| StepError::Exchange { step, error })?;
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
         self.follow(&exchanged)?;
-        let Exchanged { ref values, weight, .. } = exchanged;
-        self.device().write_back(values, 0, weight, parameters)?;
-        if matches!(due.exchange, Exchange::Average | Exchange::SlowRound) {
-            self.device().write_back(values, sizes.parameters, 1.0, buffers.model)?;
+        let weight = exchanged.weight;
+        self.device().write_back(&exchanged.values, 0, weight, parameters)?;
+        // Averaged buffers travel with every decided round of parameters, also one that this node was passed over in.
+        if exchanged.outcome.is_some() {
+            self.device().write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model)?;
         }
-        self.write_optimizer(due, sizes, values, buffers)?;
-        self.biased = (weight as f32 != 1.0).then(|| (Arc::clone(values), weight));
-        Ok(self.completed(due, &exchanged))
+        let due = exchanged.outcome.as_ref().map_or(due, |outcome| taken(due, outcome.terms.kind));
+        self.write_optimizer(due, sizes, &exchanged.values, buffers)?;
+        self.biased = (weight as f32 != 1.0).then(|| (Arc::clone(&exchanged.values), weight));
+        Ok(self.exchanged(due, &exchanged))
+    }
+
+    /// The report of an exchange; the step goes on where the outcome says.
+    fn exchanged(&mut self, due: Due, exchanged: &Exchanged) -> StepReport {
+        self.passed_over = false;
+        let step = exchanged.next_step.0.saturating_sub(1);
+        let caught_up = step != self.step.0;
+        self.go_to(exchanged.next_step);
+        StepReport {
+            step,
+            exchange: due.exchange,
+            slow_step: due.takes_slow_step(),
+            round: exchanged.outcome.as_ref().map(|outcome| outcome.round.0),
+            contributors: exchanged.contributors,
+            weight: exchanged.weight,
+            nodes: exchanged.members.len(),
+            node_rank: self.rank(exchanged),
+            caught_up,
+            drained: exchanged.drained,
+        }
+    }
+
+    fn rank(&self, exchanged: &Exchanged) -> usize {
+        exchanged.members.binary_search_by_key(&self.node.id(), |member| member.id).unwrap_or(0)
+    }
+
+    /// Lets `sampler` follow this worker.
+    pub fn attach(&mut self, sampler: &ElasticSampler) {
+        let follower = sampler.follower();
+        follower.attach(self.node.id(), self.index);
+        follower.go_to(self.step);
+        self.sampler = Some(follower);
+    }
+
+    fn go_to(&mut self, step: Step) {
+        self.step = step;
+        if let Some(sampler) = &self.sampler {
+            sampler.go_to(step);
+        }
+    }
+
+    /// Hands a decided round to the sampler.
+    fn follow(&self, exchanged: &Exchanged) -> Result<(), SamplerError> {
+        match (&self.sampler, &exchanged.outcome) {
+            (Some(sampler), Some(outcome)) => sampler.decided(outcome, &exchanged.members_before, &exchanged.members),
+            _ => Ok(()),
+        }
     }
 
     /// Takes the node's mean over its workers; then, with base `all_reduce`, sends the request for the mean over all nodes.
@@ -183,7 +237,14 @@ impl Session {
         gradients: &mut dyn Tensors,
     ) -> Result<(), GradientError> {
         self.waiting = false;
-        let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped))?;
+        let exchanged = match exchanged.unwrap_or(Err(ExchangeError::Stopped)) {
+            Err(ExchangeError::PassedOver) => {
+                // The gradients stay the node's own mean: the parameters that they would change are about to be replaced.
+                self.passed_over = true;
+                return Ok(());
+            }
+            exchanged => exchanged?,
+        };
         self.follow(&exchanged)?;
         Ok(self.device().write_back(&exchanged.values, 0, 1.0, gradients)?)
     }
@@ -289,41 +350,28 @@ impl Session {
         match self.node.settings().algorithm.buffers {
             BufferStrategy::Maintain => Ok(()),
             BufferStrategy::Reset => zero(buffers.optimizer),
-            BufferStrategy::Average if averaged => self.device().write_back(values, sizes.parameters + sizes.model, 1.0, buffers.optimizer),
+            BufferStrategy::Average if averaged && values.covers(sizes.parameters + sizes.model + sizes.optimizer) => {
+                self.device().write_back(values, sizes.parameters + sizes.model, 1.0, buffers.optimizer)
+            }
             BufferStrategy::Average => Ok(()),
         }
     }
 
-    /// A step in which nothing was exchanged.
-    fn completed_alone(&mut self, due: Due) -> StepReport {
+    /// The report of a step after which nothing was due.
+    fn completed(&mut self, due: Due) -> StepReport {
         let step = self.step.0;
         self.go_to(Step(step + 1));
-        let (exchange, slow_step) = (due.exchange, due.takes_slow_step());
-        StepReport { step, exchange, slow_step, round: None, contributors: 0, weight: 1.0, drained: false }
-    }
-
-    fn completed(&mut self, due: Due, exchanged: &Exchanged) -> StepReport {
-        let alone = self.completed_alone(due);
-        self.go_to(exchanged.next_step);
-        let round = exchanged.outcome.as_ref().map(|outcome| outcome.round.0);
-        let Exchanged { contributors, weight, drained, .. } = *exchanged;
-        // A round that was decided without this node may lie further on.
-        let step = exchanged.next_step.0.saturating_sub(1).max(alone.step);
-        StepReport { step, round, contributors, weight, drained, ..alone }
-    }
-
-    fn go_to(&mut self, step: Step) {
-        self.step = step;
-        if let Some(sampler) = &self.sampler {
-            sampler.go_to(step);
-        }
-    }
-
-    /// Tells the sampler what was decided.
-    fn follow(&self, exchanged: &Exchanged) -> Result<(), SamplerError> {
-        match (&self.sampler, &exchanged.outcome) {
-            (Some(sampler), Some(outcome)) => sampler.decided(outcome, &exchanged.members_before, &exchanged.members),
-            _ => Ok(()),
+        StepReport {
+            step,
+            exchange: due.exchange,
+            slow_step: false,
+            round: None,
+            contributors: 0,
+            weight: 1.0,
+            nodes: 0,
+            node_rank: 0,
+            caught_up: false,
+            drained: false,
         }
     }
 
@@ -337,6 +385,15 @@ impl Session {
         if expected && !self.averaged_gradients && self.step.0 < 2 {
             tracing::warn!(worker = self.index, "average_gradients was not called before step: the workers train apart");
         }
+    }
+}
+
+/// What was done, where the node was passed over and got another round than the one that was due here.
+fn taken(due: Due, kind: RoundKind) -> Due {
+    match kind {
+        RoundKind::Slow => Due { exchange: Exchange::SlowRound, whole_slow_step: false },
+        RoundKind::Average if due.exchange != Exchange::Average => Due { exchange: Exchange::Average, whole_slow_step: false },
+        _ => due,
     }
 }
 

@@ -24,26 +24,29 @@
 //! * **Return**: a node that was declared dead and is connected anew, or begins another life, is up again.
 
 mod codec;
+mod events;
 mod peer;
 mod swim;
 #[cfg(test)]
 mod tests;
 mod timers;
 
+pub use events::{DownCause, Effect, In, Settings};
+
 use crate::ident::{Incarnation, NodeId};
-use crate::machine::{Identity, Machine, Outbox};
+use crate::machine::{Machine, Outbox};
 use crate::time::{Instant, Span};
 use crate::view::MEMBERS_MAX;
 use crate::wire::{Content, Datagram, LifeState, LifeUpdate, SwimPacket};
 use peer::{Peer, Rumour, Suspicion};
 use std::collections::BTreeMap;
-use std::fmt;
+use std::collections::btree_map::Entry;
 use swim::{Change, Swim, Wishes};
 use timers::Timers;
 
 /// How often the machine looks at the clock, and its shell at the transport, while anybody is watched.
 pub const POLL_EVERY: Span = Span::from_millis(20);
-/// Nodes that this node itself asks and knocks at: all if there are no more, else the next ones in the ring of ids.
+/// Nodes that this node itself asks and knocks at: all if there are no more, else the next living ones in the ring of ids.
 pub const NEAR_MAX: usize = 16;
 /// The silence from which on a node is knocked at.
 pub const KNOCK_AFTER: Span = Span::from_millis(60);
@@ -60,112 +63,11 @@ pub const AWAY_MIN: Span = Span::from_millis(100);
 /// What is added to the time that this process was away: what arrived meanwhile has to be read.
 pub const AWAY_GRACE: Span = Span::from_millis(100);
 
-/// How a node watches others.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// This node.
-    pub identity: Identity,
-    /// Time between probes; a node that was silent for half of it is asked for a sign of life.
-    pub probe_interval: Span,
-    /// How long a suspected node has to show that it is alive.
-    pub suspect: Span,
-    /// Seed of the order of probes.
-    pub seed: u64,
-}
-
-impl Settings {
-    /// Probes every 200 ms, suspicions of 1 s, a seed of this node's own.
-    #[must_use]
-    pub fn new(identity: Identity) -> Self {
-        let seed = identity.node.0 ^ identity.incarnation.0.rotate_left(32);
-        Self { identity, probe_interval: Span::from_millis(200), suspect: Span::from_millis(1_000), seed }
-    }
-}
-
-/// What happens to the machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum In {
-    /// Whom to watch from now on, at most [`MEMBERS_MAX`]; this node may be among them. Who was watched before and is not
-    /// named is forgotten. Who is new is taken for alive.
-    Members(Vec<(NodeId, Incarnation)>),
-    /// A datagram; a sign of life too.
-    Datagram {
-        /// The authenticated sender.
-        from: NodeId,
-        /// Its bytes.
-        bytes: Vec<u8>,
-    },
-    /// At least one authenticated packet of the node arrived since the last time.
-    Heard(NodeId),
-    /// The round-trip time as the transport measures it.
-    RoundTrip(NodeId, Span),
-    /// Nobody listens at the node's address. What was heard before comes before this.
-    KnockRefused(NodeId),
-    /// A launcher saw the process exit; any start of it if none is named.
-    Exited(NodeId, Option<Incarnation>),
-    /// The node closed its connections on purpose.
-    Gone(NodeId),
-    /// The node, in this start, was connected anew.
-    PeerUp(NodeId, Incarnation),
-    /// A deadline passed.
-    Tick,
-}
-
-/// What the machine asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Send a datagram; it may be lost.
-    Datagram {
-        /// To whom.
-        to: NodeId,
-        /// Its bytes, at most [`crate::wire::DATAGRAM_BYTES_MAX`].
-        bytes: Vec<u8>,
-    },
-    /// Find out whether anybody listens at the node's address.
-    Knock(NodeId),
-    /// The node is dead. Told once; it is watched for its return as long as it is a member.
-    Down(NodeId, Incarnation, DownCause),
-    /// The same start of a node that was down is alive.
-    Up(NodeId, Incarnation),
-}
-
-/// Why a node is taken for dead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DownCause {
-    /// It was not heard for so long.
-    Silent(Span),
-    /// Nobody listens at its address.
-    Refused,
-    /// A launcher saw it exit.
-    Exited,
-    /// It closed its connections on purpose.
-    Left,
-    /// A later start of it is connected.
-    Superseded,
-    /// Another node says so.
-    Told(NodeId),
-}
-
-impl fmt::Display for DownCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Silent(span) => write!(f, "it was not heard for {} ms", span.as_millis()),
-            Self::Refused => f.write_str("nobody listens at its address any more"),
-            Self::Exited => f.write_str("its process ended"),
-            Self::Left => f.write_str("it left"),
-            Self::Superseded => f.write_str("a later start of it is connected"),
-            Self::Told(node) => write!(f, "{node} found it dead"),
-        }
-    }
-}
-
 /// Watches nodes.
 pub struct Liveness {
     settings: Settings,
     swim: Swim,
     peers: BTreeMap<NodeId, Peer>,
-    /// Those of `peers` that this node asks and knocks at, ascending.
-    near: Vec<NodeId>,
     timers: Timers,
     poll_at: Option<Instant>,
     /// When grace was last given.
@@ -210,8 +112,8 @@ impl Liveness {
     pub fn new(settings: Settings) -> Self {
         let Settings { identity, probe_interval, seed, .. } = settings;
         let swim = Swim::new(identity.node, identity.incarnation, probe_interval, seed);
-        let (peers, near, timers) = (BTreeMap::new(), Vec::new(), Timers::default());
-        Self { settings, swim, peers, near, timers, poll_at: None, graced_at: None }
+        let (peers, timers) = (BTreeMap::new(), Timers::default());
+        Self { settings, swim, peers, timers, poll_at: None, graced_at: None }
     }
 
     /// Whom the machine watches, ascending; the dead among them too.
@@ -236,14 +138,12 @@ impl Liveness {
             self.swim.forget(node);
         }
         for (node, incarnation) in members {
-            if !self.peers.contains_key(&node) {
-                self.peers.insert(node, Peer::new(incarnation, now));
+            if let Entry::Vacant(place) = self.peers.entry(node) {
+                place.insert(Peer::new(incarnation, now));
                 let wishes = self.swim.watch(node, incarnation);
                 self.grant(wishes, None, now, out);
             }
         }
-        let ring = self.peers.range(me..).chain(self.peers.range(..me));
-        self.near = ring.map(|(node, _)| *node).take(NEAR_MAX).collect();
         self.poll_at = (!self.peers.is_empty()).then(|| self.poll_at.unwrap_or(now.after(POLL_EVERY)));
     }
 
@@ -336,7 +236,7 @@ impl Liveness {
     }
 
     fn poll(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        for node in self.near.clone() {
+        for node in self.near() {
             self.look_at(node, now, out);
         }
         let swim = &self.swim;
@@ -350,6 +250,13 @@ impl Liveness {
         let asked = self.peers.iter_mut().filter(|(_, peer)| !peer.down && (peer.suspicion.is_some() || peer.rumour.is_some()));
         let asked = asked.filter_map(|(node, peer)| peer.ask(&self.settings, now).then_some(*node));
         asked.for_each(|node| send(node, Content::Ask, out));
+    }
+
+    /// Whom this node itself asks and knocks at: the next living ones in the ring of ids.
+    fn near(&self) -> Vec<NodeId> {
+        let me = self.settings.identity.node;
+        let ring = self.peers.range(me..).chain(self.peers.range(..me));
+        ring.filter(|(_, peer)| !peer.down).map(|(node, _)| *node).take(NEAR_MAX).collect()
     }
 
     /// Knocks at, asks and suspects a near node.

@@ -3,6 +3,7 @@
 use crate::ident::{NodeId, Nodes};
 use crate::time::Span;
 use crate::view::ViewError;
+use crate::wire::JoinRefusal;
 use std::net::SocketAddr;
 
 /// Why a founding view did not form; parameters are unchanged.
@@ -60,11 +61,23 @@ pub enum FoundingError {
         /// The other's parameters and buffer values.
         their_elements: (u64, u64),
     },
-    /// The cluster was founded without this node.
-    #[error("the cluster was founded by {} without this node; raise min_nodes on all nodes and restart them together", Nodes(members))]
-    NotAMember {
-        /// Its members.
-        members: Vec<NodeId>,
+    /// A running cluster does not admit this node.
+    #[error("{by} of the running cluster refused this node: {reason}")]
+    Refused {
+        /// Who said so.
+        by: NodeId,
+        /// Why, and what to do.
+        reason: JoinRefusal,
+    },
+    /// No running cluster admitted this node in time.
+    #[error("not admitted to a running cluster within {} ms: {missing}{}", waited.as_millis(), met_nodes(met))]
+    NotAdmitted {
+        /// Whom this node can send to.
+        met: Vec<NodeId>,
+        /// How long it waited.
+        waited: Span,
+        /// What was missing, for a person.
+        missing: String,
     },
     /// The nodes that met do not make a view.
     #[error(transparent)]
@@ -73,4 +86,8 @@ pub enum FoundingError {
 
 fn last_failure(unreachable: Option<&str>) -> String {
     unreachable.map(|told| format!(" (last tried in vain: {told})")).unwrap_or_default()
+}
+
+fn met_nodes(met: &[NodeId]) -> String {
+    if met.is_empty() { String::new() } else { format!(" (met {})", Nodes(met)) }
 }

@@ -1,11 +1,11 @@
 //! What the membership is told, what it asks for, and what it needs to know at its start.
 
 use super::FoundingError;
-use crate::ident::{Incarnation, Lineage, NodeId};
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
 use crate::time::Span;
-use crate::view::View;
-use crate::wire::{Frame, Header, Message};
+use crate::view::{Member, View};
+use crate::wire::{Frame, Header, JoinRefusal, Message};
 use std::net::SocketAddr;
 
 /// What happens to the membership.
@@ -20,8 +20,30 @@ pub enum In {
     },
     /// This start of a peer can be sent to.
     PeerUp(NodeId, Incarnation),
-    /// A peer is gone.
-    PeerDown(NodeId),
+    /// The connections to a peer are gone; whether it closed them because it leaves. Otherwise it may be alive.
+    PeerDown {
+        /// Who.
+        node: NodeId,
+        /// It left on purpose.
+        departed: bool,
+    },
+    /// Liveness declared this start of a node dead.
+    Down(NodeId, Incarnation),
+    /// A node that was declared dead is alive.
+    Up(NodeId),
+    /// The coordinator applied a decided outcome.
+    Decided {
+        /// The view of the next round.
+        view: View,
+        /// The model history.
+        lineage: Lineage,
+        /// The next round.
+        round: Round,
+    },
+    /// A round was decided whose data this node does not hold: it has to join again.
+    Stranded,
+    /// This node hands over and leaves with the next round.
+    Drain,
     /// An address was given up.
     DialFailed {
         /// The address.
@@ -63,8 +85,34 @@ pub enum Effect {
     },
     /// This node cannot be part of a founding view.
     Fail(FoundingError),
-    /// A member of the view is gone.
-    Lost(NodeId),
+    /// A member or a joiner is dead.
+    Lost(NodeId, Incarnation),
+    /// A node that was dead is alive.
+    Back(NodeId),
+    /// The nodes that are ready to join the view with this epoch.
+    Joiners {
+        /// Which view they can reach.
+        epoch: Epoch,
+        /// Who.
+        members: Vec<Member>,
+    },
+    /// A member leaves, perhaps this node.
+    Leaving {
+        /// Who.
+        node: NodeId,
+        /// Whether it still contributes to the next round.
+        contributes: bool,
+    },
+    /// The others went on without this node, which asks to be admitted again.
+    Resign,
+    /// Dial a node.
+    Connect(SocketAddr),
+    /// Close the connections to a node that was declared dead.
+    Disconnect(NodeId),
+    /// Whom to watch for signs of life from now on.
+    Watch(Vec<(NodeId, Incarnation)>),
+    /// Whether to look for further addresses.
+    Search(bool),
     /// Everybody left, or was given the time to: the node may go.
     Left,
 }
@@ -80,6 +128,14 @@ pub struct Settings {
     pub devices: u16,
     /// Nodes of the founding view.
     pub min_nodes: usize,
+    /// Most members of the cluster.
+    pub max_nodes: usize,
+    /// Join a running cluster only, never found one.
+    pub join: bool,
+    /// Whoever is alive may decide, so that two histories may meet.
+    pub survivors: bool,
+    /// What nodes that ask to join are told where this cluster's rounds carry nothing that would bring them up to date.
+    pub refuses: Option<JoinRefusal>,
     /// The settings that all nodes must share, as `key = value` lines.
     pub shared: String,
     /// Addresses may be those of nodes that are gone: one that cannot be reached is no reason to give up before the others'

@@ -1,4 +1,4 @@
-//! Who is there: how the founding view forms from `min_nodes` nodes with equal settings, who was lost, who leaves.
+//! Who is there: how the founding view forms from `min_nodes` nodes with equal settings, who may join, who is dead, who leaves.
 //!
 //! ```text
 //!   every node               lowest id
@@ -7,23 +7,33 @@
 //!      │◄──── Found(view) ───────┤
 //!   round 0: the lowest id's parameters
 //! ```
-//!
-//! The view is fixed once it is formed: a lost member is reported, nobody joins.
+//! A node that meets a running cluster, or that the others went on without, joins (`life`):
+//! ```text
+//!   joiner J                    each member
+//!      │◄──── Hello{standing} ────►│   the view, who of it lives; members dial J back
+//!      │      J can send to all of them, and has heard from all of them
+//!      ├───── Join(epoch) ────────►│   ready joiners go to the coordinator, whose leader puts them into the next view
+//!      │◄──── Refused(why) ────────┤   other settings, another model, full, …: final, and nobody else notices
+//! ```
+//! Views change only by what the coordinator decides; liveness says who is dead, and this machine tells the coordinator.
 
 mod error;
 mod events;
+mod life;
 pub mod settings;
 #[cfg(test)]
 mod tests;
 
 pub use error::FoundingError;
 pub use events::{Effect, In, Settings};
+pub use life::REDIAL_EVERY;
 
 use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::time::{Instant, Span};
 use crate::view::{MEMBERS_MAX, Member, View};
 use crate::wire::{Header, Hello, Message};
+use life::Life;
 use settings::{bounded, differing_settings};
 use std::collections::{BTreeMap, BTreeSet};
 use xxhash_rust::xxh3::xxh3_128;
@@ -45,7 +55,7 @@ pub struct Membership {
     appear_by: Option<Instant>,
     synchronize_by: Option<Instant>,
     adopted: Option<(View, Lineage)>,
-    formed: Option<(View, Lineage)>,
+    life: Life,
     unreachable: Option<String>,
     refused: Option<(FoundingError, Instant)>,
     failed: Option<FoundingError>,
@@ -61,21 +71,27 @@ impl Machine for Membership {
         match event {
             In::Synchronize { elements, buffer_elements } => self.synchronize((elements, buffer_elements), now, out),
             In::PeerUp(node, incarnation) => self.peer_up((node, incarnation), now, out),
-            In::PeerDown(node) => self.peer_down(node, out),
+            In::PeerDown { node, departed } => self.peer_down(node, departed, out),
             In::DialFailed { address, tried_for, error } => {
                 self.dial_failed(FoundingError::Unreachable { address, tried_for, error }, now, out);
             }
             In::Frame { header, message } => self.receive(header, message, now, out),
+            In::Down(node, incarnation) => self.down(node, incarnation, out),
+            In::Up(node) => self.up(node, out),
+            In::Decided { view, lineage, round } => self.decided(view, lineage, round, out),
+            In::Stranded => self.rejoin(out),
+            In::Drain => self.drain(out),
             In::Leave => self.leave(now, out),
             In::Tick => self.tick(now, out),
         }
+        self.dial_missing(now, out);
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let waiting = self.formed.is_none() && self.failed.is_none();
+        let waiting = self.life.is_new() && self.failed.is_none();
         let refused_by = self.refused.as_ref().map(|(_, deadline)| *deadline);
         let founding = [self.appear_by, self.synchronize_by, refused_by].into_iter().flatten().filter(|_| waiting).min();
-        founding.into_iter().chain(self.leave_by).min()
+        founding.into_iter().chain(self.leave_by).chain(self.life.redial_at).min()
     }
 }
 
@@ -91,7 +107,7 @@ impl Membership {
             appear_by: None,
             synchronize_by: None,
             adopted: None,
-            formed: None,
+            life: Life::default(),
             unreachable: None,
             refused: None,
             failed: None,
@@ -105,7 +121,9 @@ impl Membership {
     }
 
     fn place(&self) -> Place {
-        let (epoch, lineage) = self.formed.as_ref().map_or((Epoch(0), Lineage::NONE), |(view, lineage)| (view.epoch(), *lineage));
+        // A joiner speaks of the view that it asks to be admitted to.
+        let standing = self.life.standing.as_ref().or(self.life.cluster.as_ref());
+        let (epoch, lineage) = standing.map_or((Epoch(0), Lineage::NONE), |standing| (standing.view.epoch(), standing.lineage));
         Place { lineage, epoch, round: Round::FOUNDING, ballot: Ballot::default() }
     }
 
@@ -116,7 +134,8 @@ impl Membership {
     fn hello(&self) -> Message {
         let Settings { address, devices, shared, .. } = &self.settings;
         let (elements, buffer_elements) = self.model.unzip();
-        Message::Hello(Hello { address: *address, devices: *devices, settings: shared.clone(), elements, buffer_elements, standing: None })
+        let (address, devices, settings, standing) = (*address, *devices, shared.clone(), self.standing());
+        Message::Hello(Hello { address, devices, settings, elements, buffer_elements, standing })
     }
 
     fn synchronize(&mut self, model: (u64, u64), now: Instant, out: &mut Outbox<Effect>) {
@@ -130,26 +149,29 @@ impl Membership {
             self.send(peer, self.hello(), out);
         }
         let known: Vec<_> = self.hellos.values().cloned().collect();
-        for (header, hello) in known {
-            self.compare(header.sender, &hello, now, out);
+        let founds = self.life.cluster.is_none();
+        for (header, hello) in known.iter().filter(|_| founds) {
+            self.compare(header.sender, hello, now, out);
         }
         self.found_when_complete(out);
+        self.join_when_ready(out);
     }
 
     fn peer_up(&mut self, (node, incarnation): (NodeId, Incarnation), now: Instant, out: &mut Outbox<Effect>) {
         if self.connected.len() < MEMBERS_MAX && self.connected.insert(node, incarnation) != Some(incarnation) {
-            let stranger = self.found_message().filter(|(view, _)| !view.contains(node));
-            self.send(node, stranger.map_or_else(|| self.hello(), |(_, found)| found), out);
+            self.send(node, self.hello(), out);
+            self.connected_anew(node, incarnation, out);
         }
         if let Some((error, _)) = self.refused.take() {
             return self.refuse(error, now, out);
         }
         self.form_when_connected(out);
         self.found_when_complete(out);
+        self.join_when_ready(out);
     }
 
     fn dial_failed(&mut self, error: FoundingError, now: Instant, out: &mut Outbox<Effect>) {
-        if self.settings.addresses_may_be_stale {
+        if self.settings.addresses_may_be_stale || !self.life.is_new() || self.settings.join {
             // Perhaps of an earlier run; named if in the end somebody is missing.
             self.unreachable = Some(error.to_string());
         } else if !self.met_all() {
@@ -162,48 +184,42 @@ impl Membership {
         self.connected.len() + 1 >= self.settings.min_nodes
     }
 
-    /// The view that this node is in, with the message that tells others of it.
-    fn found_message(&self) -> Option<(&View, Message)> {
-        let (view, lineage) = self.formed.as_ref().or(self.adopted.as_ref())?;
-        Some((view, Message::Found { view: view.clone(), lineage: *lineage }))
-    }
-
-    fn peer_down(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
+    fn peer_down(&mut self, node: NodeId, departed: bool, out: &mut Outbox<Effect>) {
         // What it said of itself stays: a node that is refused may be gone before this one synchronizes.
         self.connected.remove(&node);
-        if self.formed.as_ref().is_some_and(|(view, _)| view.contains(node)) {
+        self.life.candidates.remove(&node);
+        if departed && self.left.len() < MEMBERS_MAX {
             self.left.insert(node);
-            out.push(Effect::Lost(node));
-            self.left_when_alone(out);
         }
+        self.left_when_alone(out);
     }
 
     fn receive(&mut self, header: Header, message: Message, now: Instant, out: &mut Outbox<Effect>) {
         match message {
             Message::Hello(hello) => self.meet(header, hello, now, out),
             Message::Found { view, lineage } => self.adopt(header, view, lineage, out),
-            Message::Leave { .. } => {
-                if self.left.len() < MEMBERS_MAX {
-                    self.left.insert(header.sender);
-                }
-                self.left_when_alone(out);
-            }
+            Message::Leave { contributes } => self.leaves(&header, contributes, out),
+            Message::Join => self.asks_to_join(&header, out),
+            Message::Refused(refusal) => self.refused_by(&header, refusal, out),
             _ => {}
         }
     }
 
     fn meet(&mut self, header: Header, hello: Hello, now: Instant, out: &mut Outbox<Effect>) {
-        if let Some((view, found)) = self.found_message() {
-            return if !view.contains(header.sender) {
-                self.send(header.sender, found, out)
-            };
+        self.dial_back(&header, &hello, out);
+        if self.life.standing.is_some() {
+            self.meet_as_member(&header, &hello, out);
+        } else if hello.standing.is_some() {
+            self.meet_a_member(hello.standing.clone(), out);
+        } else if self.life.cluster.is_none() {
+            self.compare(header.sender, &hello, now, out);
         }
-        self.compare(header.sender, &hello, now, out);
         if self.hellos.len() < MEMBERS_MAX || self.hellos.contains_key(&header.sender) {
             let settings = bounded(&hello.settings).to_owned();
             self.hellos.insert(header.sender, (header, Hello { settings, ..hello }));
         }
         self.found_when_complete(out);
+        self.join_when_ready(out);
     }
 
     /// Refuses a peer that trains something else. Both nodes see the same difference and name both sides.
@@ -223,7 +239,7 @@ impl Membership {
 
     /// The lowest id forms the view once `min_nodes` nodes, itself included, called `synchronize`.
     fn found_when_complete(&mut self, out: &mut Outbox<Effect>) {
-        if self.formed.is_some() || self.adopted.is_some() || self.model.is_none() {
+        if !self.life.is_new() || self.adopted.is_some() || self.model.is_none() || self.settings.join {
             return;
         }
         if self.refused.is_some() || self.failed.is_some() {
@@ -254,11 +270,9 @@ impl Membership {
     }
 
     fn adopt(&mut self, header: Header, view: View, lineage: Lineage, out: &mut Outbox<Effect>) {
-        if let Some((ours, our_lineage)) = self.formed.as_ref().or(self.adopted.as_ref()) {
-            if *our_lineage != lineage {
-                return self.founded_twice(header.sender, ours.contains(header.sender), view, out);
-            }
-            return;
+        if !self.life.is_new() || self.adopted.is_some() || self.settings.join {
+            // Another founding that counts on this node: its founder learns where this node stands, and joins.
+            return self.send(header.sender, self.hello(), out);
         }
         // A node whose workers were told that there is no view does not enter one behind their back.
         if self.failed.is_some() {
@@ -266,24 +280,11 @@ impl Membership {
         }
         let myself = view.member(self.me()).map(|member| member.incarnation);
         if myself != Some(self.settings.identity.incarnation) {
-            let members = view.ids().collect();
-            return self.fail(FoundingError::NotAMember { members }, out);
+            return;
         }
         if header.sender == view.lowest() && self.model.is_some() && lineage.is_decided() {
             self.adopted = Some((view, lineage));
             self.form_when_connected(out);
-        }
-    }
-
-    /// Two nodes founded views that overlap: the one whose member is in the other view is told so and gives up.
-    fn founded_twice(&mut self, sender: NodeId, member: bool, theirs: View, out: &mut Outbox<Effect>) {
-        if !member {
-            let found = self.found_message().map(|(_, found)| found);
-            return found.into_iter().for_each(|found| self.send(sender, found, out));
-        }
-        if !theirs.contains(self.me()) {
-            self.formed = None;
-            self.fail(FoundingError::NotAMember { members: theirs.ids().collect() }, out);
         }
     }
 
@@ -297,8 +298,8 @@ impl Membership {
     }
 
     fn form(&mut self, view: View, lineage: Lineage, out: &mut Outbox<Effect>) {
-        self.formed = Some((view.clone(), lineage));
-        out.push(Effect::Formed { view, lineage });
+        out.push(Effect::Formed { view: view.clone(), lineage });
+        self.enter(view, lineage, Round::FOUNDING, out);
     }
 
     /// Fails once every node that is waited for can be sent to, so that it is told the same; after a while without them.
@@ -310,7 +311,7 @@ impl Membership {
     }
 
     fn fail(&mut self, error: FoundingError, out: &mut Outbox<Effect>) {
-        if self.formed.is_none() && self.failed.is_none() {
+        if self.life.standing.is_none() && self.failed.is_none() {
             // What was found first says more than what followed from it.
             let error = self.refused.take().map_or(error, |(first, _)| first);
             self.failed = Some(error.clone());
@@ -328,7 +329,11 @@ impl Membership {
             return self.fail(error, out);
         }
         let needed = self.settings.min_nodes;
-        if due(self.appear_by) && !self.met_all() {
+        if due(self.appear_by) && self.life.waits_for_admission(self.settings.join) {
+            let met = self.connected.keys().copied().collect();
+            let error = FoundingError::NotAdmitted { met, waited: self.settings.connect_timeout, missing: self.life.missing(self) };
+            self.fail(error, out);
+        } else if due(self.appear_by) && self.life.is_new() && !self.met_all() {
             let present = self.connected.keys().copied().chain([self.me()]).collect();
             let (waited, unreachable) = (self.settings.connect_timeout, self.unreachable.take());
             self.fail(FoundingError::TooFew { needed, present, waited, unreachable }, out);
@@ -336,7 +341,7 @@ impl Membership {
         if due(self.appear_by) {
             self.appear_by = None;
         }
-        if due(self.synchronize_by) {
+        if due(self.synchronize_by) && self.life.is_new() {
             let silent = |id: &NodeId| self.hellos.get(id).is_none_or(|(_, hello)| hello.elements.is_none());
             let waiting_for = self.connected.keys().copied().filter(silent).collect();
             self.fail(FoundingError::NotSynchronized { waiting_for, waited: self.settings.synchronize_timeout }, out);
@@ -346,15 +351,14 @@ impl Membership {
 
     fn leave(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         self.leave_by = Some(now.after(LEAVE_WAIT_MAX));
-        for peer in self.connected.keys().copied().collect::<Vec<_>>() {
-            self.send(peer, Message::Leave { contributes: false }, out);
-        }
+        self.tell_leaving(false, out);
         self.left_when_alone(out);
     }
 
     fn left_when_alone(&mut self, out: &mut Outbox<Effect>) {
         let me = self.me();
-        let alone = self.formed.as_ref().is_none_or(|(view, _)| view.ids().all(|id| id == me || self.left.contains(&id)));
+        let gone = |id: NodeId| id == me || self.left.contains(&id) || self.life.is_dead(id);
+        let alone = self.life.standing.as_ref().is_none_or(|standing| standing.view.ids().all(gone));
         if alone && self.leave_by.take().is_some() {
             out.push(Effect::Left);
         }

@@ -130,6 +130,8 @@ pub struct Standing {
     pub round: Round,
     /// The view of that round.
     pub view: View,
+    /// Its members that the sender takes for alive, ascending.
+    pub alive: Vec<NodeId>,
 }
 
 /// What a node has frozen for a round.
@@ -192,6 +194,28 @@ pub struct Hello {
     pub buffer_elements: Option<u64>,
     /// Where it stands in a decided model history; `None` until it is a member.
     pub standing: Option<Standing>,
+}
+
+impl std::fmt::Display for JoinRefusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::SettingsDiffer { differences } => write!(f, "it runs with other settings ({differences}); give this node the cluster's"),
+            Self::ModelsDiffer { cluster, joiner } => write!(
+                f,
+                "it trains {} parameters and {} buffer values, this node brought {} and {}; train the same model",
+                cluster.0, cluster.1, joiner.0, joiner.1
+            ),
+            Self::Full { max_nodes } => write!(f, "the cluster is full (max_nodes = {max_nodes}); raise max_nodes, or drain a node first"),
+            Self::OtherLineage { cluster, joiner } => {
+                write!(f, "it continues {cluster}, this node {joiner}; start without that state, or join the cluster it belongs to")
+            }
+            Self::DuplicateId { node } => write!(f, "a live member is {node} already; give each node its own node_id"),
+            Self::NoParameters => write!(
+                f,
+                "its rounds carry no complete state (base all_reduce without averages, or sharded = false); set average_every, or sharded = true"
+            ),
+        }
+    }
 }
 
 /// One node's announcement of its contribution.

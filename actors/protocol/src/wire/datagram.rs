@@ -1,5 +1,8 @@
 //! Datagrams: what nodes tell each other about who is alive. Any of them may be lost, doubled or late.
 
+#[cfg(test)]
+mod tests;
+
 use super::{DATAGRAM_BYTES_MAX, DecodeError, EncodeError};
 use crate::ident::{Incarnation, NodeId};
 use serde::{Deserialize, Serialize};

@@ -1,11 +1,12 @@
 //! The way to one peer: its fault, and the control frames that the fault holds back.
 
-use super::{Fault, lock};
+use super::Fault;
+use super::line::Line;
 use bytes::Bytes;
 use slowmo_actors::ports::transport::{CONTROL_QUEUE_FRAMES_MAX, SendError, Transport};
 use slowmo_protocol::ident::NodeId;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -25,8 +26,11 @@ pub(super) struct Lane {
 struct State {
     to: NodeId,
     fault: watch::Sender<Fault>,
-    /// When the throttled line is free again.
-    free_at: Mutex<Instant>,
+    /// What everything to this peer goes through, and then everything of this node.
+    line: Line,
+    uplink: Arc<Line>,
+    /// Datagrams whose loss was decided.
+    datagrams: AtomicU64,
     held: AtomicUsize,
     /// Grows when held frames are to be thrown away.
     generation: watch::Sender<u64>,
@@ -39,12 +43,14 @@ struct Held {
 }
 
 impl Lane {
-    pub(super) fn new(to: NodeId, inner: Weak<dyn Transport>, runtime: &tokio::runtime::Handle) -> Self {
+    pub(super) fn new(to: NodeId, inner: Weak<dyn Transport>, uplink: Arc<Line>, runtime: &tokio::runtime::Handle) -> Self {
         let (queue, held) = mpsc::channel(CONTROL_QUEUE_FRAMES_MAX);
         let state = Arc::new(State {
             to,
             fault: watch::Sender::new(Fault::default()),
-            free_at: Mutex::new(Instant::now()),
+            line: Line::new(None),
+            uplink,
+            datagrams: AtomicU64::new(0),
             held: AtomicUsize::new(0),
             generation: watch::Sender::new(0),
         });
@@ -54,6 +60,7 @@ impl Lane {
 
     /// Sets the fault and returns the one before.
     pub(super) fn set(&self, fault: Fault) -> Fault {
+        self.state.line.set_rate(fault.bytes_per_second);
         self.state.fault.send_replace(fault)
     }
 
@@ -61,19 +68,42 @@ impl Lane {
         *self.state.fault.borrow()
     }
 
+    /// Whether nothing is wrong on the way.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.fault() == Fault::default() && self.state.uplink.is_free()
+    }
+
     /// Whether frames may bypass the lane without overtaking others.
     pub(super) fn is_clear(&self) -> bool {
-        self.fault() == Fault::default() && self.state.held.load(Ordering::Acquire) == 0
+        self.is_untouched() && self.state.held.load(Ordering::Acquire) == 0
     }
 
     /// Holds a frame back as long as the fault demands.
     pub(super) fn queue(&self, frame: Bytes) -> Result<(), SendError> {
-        let held = Held { frame, due: Instant::now() + self.fault().delay, generation: *self.state.generation.borrow() };
+        let due = self.state.enter(frame.len()) + self.fault().delay;
+        let held = Held { frame, due, generation: *self.state.generation.borrow() };
         self.state.held.fetch_add(1, Ordering::AcqRel);
         self.queue.try_send(held).map_err(|_| {
             self.state.held.fetch_sub(1, Ordering::AcqRel);
             SendError::QueueFull(self.state.to)
         })
+    }
+
+    /// When a datagram arrives; `None` if it is lost.
+    pub(super) fn datagram_due(&self, bytes: usize) -> Option<Instant> {
+        let Fault { cut, delay, lost_per_thousand, .. } = self.fault();
+        let drawn = self.state.datagrams.fetch_add(1, Ordering::Relaxed);
+        let random = xxhash_rust::xxh3::xxh3_64_with_seed(&drawn.to_le_bytes(), self.state.to.0);
+        if cut || random % 1000 < u64::from(lost_per_thousand) {
+            return None;
+        }
+        let overflows = self.state.line.overflows() || self.state.uplink.overflows();
+        (!overflows).then(|| self.state.enter(bytes) + delay)
+    }
+
+    /// How long the next byte waits in the queues.
+    pub(super) fn queued(&self) -> Duration {
+        self.state.line.queued().max(self.state.uplink.queued())
     }
 
     /// Throws held frames away: their peer is down.
@@ -91,32 +121,41 @@ impl Lane {
 
     /// Waits until the way is not cut.
     pub(super) async fn passable(&self) {
-        let _ = self.state.fault.subscribe().wait_for(|fault| !fault.cut).await;
+        self.state.passable().await;
     }
 
-    /// Waits until bytes may follow others of the same stream.
-    pub(super) async fn pass(&self, bytes: usize) {
-        self.state.pass(bytes).await;
+    /// Enters bytes of a stream if the queues have room; says when they will have passed.
+    pub(super) fn try_enter(&self, bytes: usize) -> Option<Instant> {
+        (self.room_at() <= Instant::now()).then(|| self.state.enter(bytes))
     }
 
-    /// Waits until the first bytes of a stream may go: like [`Lane::pass`], and the delay.
+    /// When the queues have room for more of a stream.
+    pub(super) fn room_at(&self) -> Instant {
+        self.state.line.room_at().max(self.state.uplink.room_at())
+    }
+
+    /// Waits until what entered has passed and the way is not cut.
+    pub(super) async fn arrive(&self, passed: Instant) {
+        if passed > Instant::now() {
+            sleep_until(passed).await;
+        }
+        self.passable().await;
+    }
+
+    /// Waits until the first bytes of a stream may go: the queues, and the delay.
     pub(super) async fn wait(&self, bytes: usize) {
         sleep(self.fault().delay).await;
-        self.state.pass(bytes).await;
+        self.arrive(self.state.enter(bytes)).await;
     }
 }
 
 impl State {
-    async fn pass(&self, bytes: usize) {
+    async fn passable(&self) {
         let _ = self.fault.subscribe().wait_for(|fault| !fault.cut).await;
-        let Some(rate) = self.fault.borrow().bytes_per_second else { return };
-        let free_at = {
-            let mut free_at = lock(&self.free_at);
-            let begin = (*free_at).max(Instant::now());
-            *free_at = begin + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
-            *free_at
-        };
-        sleep_until(free_at).await;
+    }
+
+    fn enter(&self, bytes: usize) -> Instant {
+        self.line.enter(bytes).max(self.uplink.enter(bytes))
     }
 }
 
@@ -126,7 +165,7 @@ async fn release(state: Arc<State>, mut queue: mpsc::Receiver<Held>, inner: Weak
         let mut generation = state.generation.subscribe();
         let send = async {
             sleep_until(held.due).await;
-            state.pass(held.frame.len()).await;
+            state.passable().await;
             while offer(&inner, state.to, &held.frame) == Err(SendError::QueueFull(state.to)) {
                 sleep(RETRY).await;
             }

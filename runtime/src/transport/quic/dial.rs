@@ -7,7 +7,7 @@ use super::knock;
 use super::outgoing::Outgoing;
 use super::tls::{SERVER_NAME, is_version_exchange};
 use crate::transport::sessions::{AdmitError, Part};
-use quinn::Connection;
+use quinn::{ClientConfig, Connection};
 use slowmo_actors::ports::transport::{DialError, TransportEvent};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ async fn dial(node: &Arc<Node>, address: SocketAddr, give_up_after: Duration) ->
 
 /// Waits for an answer as long as the caller has patience, and then for the rest.
 async fn attempt(node: &Arc<Node>, address: SocketAddr, patience: Duration) -> Result<(), HandshakeError> {
-    let control = timeout(patience, handshake(node, address)).await.unwrap_or(Err(DialError::NoAnswer.into()))?;
+    let control = timeout(patience, handshake(node, &node.clients.control, address)).await.unwrap_or(Err(DialError::NoAnswer.into()))?;
     let rest = timeout(REST_MAX, connect_both(node, address, control)).await;
     rest.unwrap_or_else(|_| Err(DialError::Other("it answered, and was then silent".into()).into()))
 }
@@ -74,7 +74,7 @@ async fn attempt(node: &Arc<Node>, address: SocketAddr, patience: Duration) -> R
 /// Connects both connections of one peer, of which one has answered. Dropped half-way, it leaves nothing.
 async fn connect_both(node: &Arc<Node>, address: SocketAddr, control: Connection) -> Result<(), HandshakeError> {
     let (control, first) = introduce(node, control, false).await?;
-    let bulk = handshake(node, address).await?;
+    let bulk = handshake(node, &node.clients.bulk, address).await?;
     let (bulk, second) = introduce(node, bulk, true).await?;
     if (first.peer.node, first.peer.incarnation) != (second.peer.node, second.peer.incarnation) {
         return Err(DialError::Other("another node answered the second connection".into()).into());
@@ -109,8 +109,8 @@ fn not_admitted(node: &Arc<Node>, error: AdmitError, introduced: &Introduced) ->
     }
 }
 
-async fn handshake(node: &Arc<Node>, address: SocketAddr) -> Result<Connection, HandshakeError> {
-    let connecting = node.endpoint.connect_with(node.client.clone(), address, SERVER_NAME);
+async fn handshake(node: &Arc<Node>, client: &ClientConfig, address: SocketAddr) -> Result<Connection, HandshakeError> {
+    let connecting = node.endpoint.connect_with(client.clone(), address, SERVER_NAME);
     let connecting = connecting.map_err(|error| DialError::Other(error.to_string()))?;
     connecting.await.map_err(|error| node.introduction.failure(&error))
 }

@@ -28,7 +28,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use handshake::Introduction;
 use outgoing::Outgoing;
-use quinn::{ClientConfig, Connection, Endpoint};
+use quinn::{Connection, Endpoint};
 use slowmo_actors::ports::transport::{
     BulkError, BulkSender, DATAGRAM_BYTES_MAX, DownReason, LocalPeer, SendError, TRANSPORT_EVENTS_MAX, Traffic, Transport, TransportEvent,
 };
@@ -56,7 +56,7 @@ pub const CLOSE_MAX: Duration = BULK_FLUSH_MAX.saturating_add(GOODBYE_MAX).satur
 /// # Errors
 /// The address is taken or not this machine's, or the identity is unusable. Nothing was opened.
 pub fn bind(settings: QuicSettings) -> Result<(Arc<dyn Transport>, mpsc::Receiver<TransportEvent>), BindError> {
-    let (endpoint, client, address) = socket::open(&settings)?;
+    let (endpoint, clients, address) = socket::open(&settings)?;
     let (events, receiver) = mpsc::channel(TRANSPORT_EVENTS_MAX);
     let runtime = Handle::current();
     let local = LocalPeer { node: settings.node, incarnation: settings.incarnation, address };
@@ -70,7 +70,7 @@ pub fn bind(settings: QuicSettings) -> Result<(Arc<dyn Transport>, mpsc::Receive
         sessions: Sessions::new(events.clone(), runtime.clone()),
         idle_timeout: settings.tuning.idle_timeout,
         endpoint,
-        client,
+        clients,
         events,
         runtime,
         dialing: Dialing::default(),
@@ -86,7 +86,7 @@ pub fn bind(settings: QuicSettings) -> Result<(Arc<dyn Transport>, mpsc::Receive
 struct Node {
     introduction: Introduction,
     endpoint: Endpoint,
-    client: ClientConfig,
+    clients: socket::Clients,
     idle_timeout: Duration,
     runtime: Handle,
     events: mpsc::Sender<TransportEvent>,

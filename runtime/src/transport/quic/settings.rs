@@ -30,6 +30,9 @@ pub const MTU_BYTES_MIN: u16 = 1200;
 /// How soon a larger MTU is tried again after large packets were lost.
 const MTU_RETRY: Duration = Duration::from_secs(2);
 
+/// Longest pause of a control connection.
+const CONTROL_KEEP_ALIVE_MAX: Duration = Duration::from_millis(300);
+
 /// Everything `bind` needs to know.
 #[derive(Debug)]
 pub struct QuicSettings {
@@ -105,6 +108,14 @@ impl Tuning {
     /// The largest UDP payload that is tried.
     pub(super) fn mtu_bytes(&self) -> u16 {
         self.mtu_bytes_max.clamp(MTU_BYTES_MIN, MTU_BYTES_MAX)
+    }
+
+    /// For connections that carry control: idle or not, they show life several times within the window in which a node
+    /// counts as alive. One end's pings are enough: the answers are signs of life too.
+    pub(super) fn control_config(&self) -> TransportConfig {
+        let mut config = self.transport_config();
+        config.keep_alive_interval(Some(self.keep_alive.min(CONTROL_KEEP_ALIVE_MAX)));
+        config
     }
 
     pub(super) fn transport_config(&self) -> TransportConfig {

@@ -47,8 +47,14 @@ pub enum BindError {
     },
 }
 
+/// How each kind of connection is dialed.
+pub(super) struct Clients {
+    pub control: ClientConfig,
+    pub bulk: ClientConfig,
+}
+
 /// Opens the endpoint.
-pub(super) fn open(settings: &QuicSettings) -> Result<(Endpoint, ClientConfig, SocketAddr), BindError> {
+pub(super) fn open(settings: &QuicSettings) -> Result<(Endpoint, Clients, SocketAddr), BindError> {
     let unusable = |error: rustls::Error| BindError::Identity {
         node: settings.node,
         source: IdentityError::Certificate { what: "certificate or its key", reason: error.to_string() },
@@ -57,18 +63,20 @@ pub(super) fn open(settings: &QuicSettings) -> Result<(Endpoint, ClientConfig, S
     let failed = |source: io::Error| bind_error(settings.listen, source);
     let socket = udp_socket(settings.listen, &settings.tuning).map_err(failed)?;
     let address = socket.local_addr().map_err(failed)?;
-    let (server, client) = configs(server_tls, client_tls, &settings.tuning);
+    let (server, clients) = configs(server_tls, client_tls, &settings.tuning);
     let endpoint = Endpoint::new(endpoint_config(&settings.tuning), Some(server), socket, Arc::new(TokioRuntime)).map_err(failed)?;
-    Ok((endpoint, client, address))
+    Ok((endpoint, clients, address))
 }
 
-fn configs(server: quinn::crypto::rustls::QuicServerConfig, client: QuicClientConfig, tuning: &Tuning) -> (ServerConfig, ClientConfig) {
+fn configs(server: quinn::crypto::rustls::QuicServerConfig, client: QuicClientConfig, tuning: &Tuning) -> (ServerConfig, Clients) {
     let transport = Arc::new(tuning.transport_config());
     let mut server = ServerConfig::with_crypto(Arc::new(server));
     server.transport_config(transport.clone()).max_incoming(HANDSHAKES_MAX).migration(false);
-    let mut client = ClientConfig::new(Arc::new(client));
-    client.transport_config(transport);
-    (server, client)
+    let mut bulk = ClientConfig::new(Arc::new(client));
+    let mut control = bulk.clone();
+    control.transport_config(Arc::new(tuning.control_config()));
+    bulk.transport_config(transport);
+    (server, Clients { control, bulk })
 }
 
 fn endpoint_config(tuning: &Tuning) -> EndpointConfig {

@@ -1,6 +1,7 @@
 //! How fast the dead are found, and that the living are not: measured over many seeds, and printed.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
+mod events;
 mod simulation;
 
 use crate::time::{Instant, Span};
@@ -48,7 +49,7 @@ fn detection(count: u64, runs: u64, network: Network, stop: bool) -> Vec<f64> {
 
 #[test]
 fn a_killed_process_is_found_by_its_hosts_refusal() {
-    for count in [2, 3, 8, 16] {
+    for count in [2, 3, 8, 16, 24] {
         let (_, _, max) = report(&format!("killed, {count} nodes"), detection(count, 60, Network::default(), false));
         assert!(max < 300.0);
     }
@@ -123,9 +124,29 @@ fn a_node_that_was_stopped_buries_nobody_when_it_wakes_and_comes_back() {
 
 #[test]
 fn the_last_of_many_finds_all_others() {
-    let mut simulation = Simulation::new(8, Network::default(), 1);
-    (1..8).for_each(|node| simulation.kill_at(Instant(SECOND), node));
-    simulation.run_until(Instant(2 * SECOND));
-    assert!((1..8).all(|node| simulation.is_down(0, node)));
-    assert!(simulation.verdicts.iter().all(|verdict| verdict.at < Instant(SECOND + SECOND / 4)));
+    for count in [8, 40] {
+        let mut simulation = Simulation::new(count, Network::default(), 1);
+        (1..count).for_each(|node| simulation.kill_at(Instant(SECOND), node));
+        simulation.run_until(Instant(2 * SECOND));
+        assert!((1..count).all(|node| simulation.is_down(0, node)));
+        let last = simulation.verdicts.iter().map(|verdict| verdict.at).max().unwrap();
+        println!("all but one of {count} killed: the last of them found after {} ms", last.since(Instant(SECOND)).as_millis());
+        assert!(last < Instant(SECOND + SECOND / 2));
+    }
+}
+
+#[test]
+fn a_node_that_is_always_late_finds_the_dead_all_the_same() {
+    let mut simulation = Simulation::new(3, Network::default(), 4);
+    // Node 0 runs for 30 ms and is away for 170 ms, over and over: it counts its own time only.
+    for round in 0..150 {
+        simulation.pause_at(Instant(round * 200_000 + 30_000), 0, Span::from_millis(170));
+    }
+    simulation.pause_at(Instant(SECOND), 2, Span(60 * SECOND));
+    simulation.run_until(Instant(SECOND * 3 / 2));
+    assert_eq!(simulation.verdicts, []);
+    simulation.run_until(Instant(30 * SECOND));
+    let found: Vec<_> = simulation.verdicts.iter().map(|verdict| (verdict.by, verdict.about)).collect();
+    assert_eq!(found, [(1, 2), (0, 2)]);
+    assert!(simulation.verdicts.iter().all(|verdict| verdict.down.is_some()));
 }

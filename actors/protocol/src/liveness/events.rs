@@ -1,0 +1,105 @@
+//! What happens to the machine, what it asks for, and how it is told to watch. Touches nothing.
+
+use crate::ident::{Incarnation, NodeId};
+use crate::machine::Identity;
+use crate::time::Span;
+use std::fmt;
+
+/// How a node watches others.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// This node.
+    pub identity: Identity,
+    /// Time between probes; a node that was silent for half of it is asked for a sign of life.
+    pub probe_interval: Span,
+    /// How long a suspected node has to show that it is alive.
+    pub suspect: Span,
+    /// Seed of the order of probes.
+    pub seed: u64,
+}
+
+impl Settings {
+    /// Probes every 200 ms, suspicions of 1 s, a seed of this node's own.
+    #[must_use]
+    pub fn new(identity: Identity) -> Self {
+        let seed = identity.node.0 ^ identity.incarnation.0.rotate_left(32);
+        Self { identity, probe_interval: Span::from_millis(200), suspect: Span::from_millis(1_000), seed }
+    }
+}
+
+/// What happens to the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum In {
+    /// Whom to watch from now on, at most [`MEMBERS_MAX`](crate::view::MEMBERS_MAX); this node may be among them. Who was watched before and is not
+    /// named is forgotten. Who is new is taken for alive.
+    Members(Vec<(NodeId, Incarnation)>),
+    /// A datagram; a sign of life too.
+    Datagram {
+        /// The authenticated sender.
+        from: NodeId,
+        /// Its bytes.
+        bytes: Vec<u8>,
+    },
+    /// At least one authenticated packet of the node arrived since the last time.
+    Heard(NodeId),
+    /// The round-trip time as the transport measures it.
+    RoundTrip(NodeId, Span),
+    /// Nobody listens at the node's address. What was heard before comes before this.
+    KnockRefused(NodeId),
+    /// A launcher saw the process exit; any start of it if none is named.
+    Exited(NodeId, Option<Incarnation>),
+    /// The node closed its connections on purpose.
+    Gone(NodeId),
+    /// The node, in this start, was connected anew.
+    PeerUp(NodeId, Incarnation),
+    /// A deadline passed.
+    Tick,
+}
+
+/// What the machine asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Send a datagram; it may be lost.
+    Datagram {
+        /// To whom.
+        to: NodeId,
+        /// Its bytes, at most [`crate::wire::DATAGRAM_BYTES_MAX`].
+        bytes: Vec<u8>,
+    },
+    /// Find out whether anybody listens at the node's address.
+    Knock(NodeId),
+    /// The node is dead. Told once; it is watched for its return as long as it is a member.
+    Down(NodeId, Incarnation, DownCause),
+    /// The same start of a node that was down is alive.
+    Up(NodeId, Incarnation),
+}
+
+/// Why a node is taken for dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DownCause {
+    /// It was not heard for so long.
+    Silent(Span),
+    /// Nobody listens at its address.
+    Refused,
+    /// A launcher saw it exit.
+    Exited,
+    /// It closed its connections on purpose.
+    Left,
+    /// A later start of it is connected.
+    Superseded,
+    /// Another node says so.
+    Told(NodeId),
+}
+
+impl fmt::Display for DownCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Silent(span) => write!(f, "it was not heard for {} ms", span.as_millis()),
+            Self::Refused => f.write_str("nobody listens at its address any more"),
+            Self::Exited => f.write_str("its process ended"),
+            Self::Left => f.write_str("it left"),
+            Self::Superseded => f.write_str("a later start of it is connected"),
+            Self::Told(node) => write!(f, "{node} found it dead"),
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! The elastic life of a node: member, joiner, member again. Who may join, who is dead, who leaves, who must be dialed.
+
+use super::settings::differing_settings;
+use super::{Effect, FoundingError, Membership, member};
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
+use crate::machine::Outbox;
+use crate::time::{Instant, Span};
+use crate::view::{MEMBERS_MAX, Member, View};
+use crate::wire::{Header, Hello, JoinRefusal, Message, Standing};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How often nodes that should be connected and are not are dialed.
+pub const REDIAL_EVERY: Span = Span::from_millis(200);
+
+/// Where a node stands after, or instead of, a founding.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Life {
+    /// This node's place in a decided history, while it is a member.
+    pub standing: Option<Standing>,
+    /// The furthest history that was heard of, while this node is no member.
+    pub cluster: Option<Standing>,
+    /// The view that this node asked to be admitted to.
+    asked: Option<(Lineage, Epoch)>,
+    /// Who asked to be admitted, to which view.
+    pub candidates: BTreeMap<NodeId, (Epoch, Member)>,
+    dead: BTreeSet<(NodeId, Incarnation)>,
+    draining: bool,
+    /// This node has handed over: it is no member and does not want to be one.
+    drained: bool,
+    pub redial_at: Option<Instant>,
+}
+
+impl Life {
+    /// Whether the node has neither been a member nor heard of a running cluster.
+    pub fn is_new(&self) -> bool {
+        self.standing.is_none() && self.cluster.is_none() && !self.drained
+    }
+
+    pub fn is_dead(&self, node: NodeId) -> bool {
+        self.dead.iter().any(|(dead, _)| *dead == node)
+    }
+
+    pub fn waits_for_admission(&self, join: bool) -> bool {
+        self.standing.is_none() && !self.drained && (self.cluster.is_some() || join)
+    }
+
+    /// What keeps this node from being admitted, for a person.
+    pub fn missing(&self, node: &Membership) -> String {
+        let Some(cluster) = &self.cluster else { return "no running cluster was met; check peers or rendezvous".to_owned() };
+        match node.unheard(cluster).first() {
+            Some(unheard) => {
+                format!("{unheard} of the cluster cannot be reached, or does not reach this node; check addresses and firewalls")
+            }
+            None if node.model.is_none() => "synchronize was not called".to_owned(),
+            None => "the cluster decided no round; see its status".to_owned(),
+        }
+    }
+}
+
+impl Membership {
+    pub(super) fn standing(&self) -> Option<Standing> {
+        let mut standing = self.life.standing.clone()?;
+        standing.alive = standing.view.members().iter().filter(|member| !self.is_down(member)).map(|member| member.id).collect();
+        Some(standing)
+    }
+
+    fn is_down(&self, member: &Member) -> bool {
+        self.life.dead.contains(&(member.id, member.incarnation))
+    }
+
+    /// Becomes, or stays, a member of `view`.
+    pub(super) fn enter(&mut self, view: View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
+        let before = self.life.standing.replace(Standing { lineage, round, view, alive: Vec::new() });
+        (self.life.cluster, self.life.asked) = (None, None);
+        let Some(standing) = &self.life.standing else { return };
+        if before.is_some_and(|before| before.view == standing.view) {
+            return;
+        }
+        let view = standing.view.clone();
+        out.push(Effect::Search(false));
+        let stays = |id: &NodeId, incarnation: &Incarnation| view.member(*id).is_some_and(|member| member.incarnation == *incarnation);
+        self.life.candidates.retain(|id, (_, member)| !stays(id, &member.incarnation));
+        let candidates = &self.life.candidates;
+        self.life.dead.retain(|(id, incarnation)| stays(id, incarnation) || candidates.contains_key(id));
+        self.watch(out);
+        self.tell_joiners(out);
+        self.tell_strangers(out);
+    }
+
+    pub(super) fn decided(&mut self, view: View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
+        let admits = view.member(self.me()).is_some_and(|member| member.incarnation == self.settings.identity.incarnation);
+        if admits {
+            return self.enter(view, lineage, round, out);
+        }
+        self.life.standing = None;
+        self.life.drained = true;
+        self.left_when_alone(out);
+    }
+
+    /// Liveness watches the members and those that ask to become one.
+    fn watch(&self, out: &mut Outbox<Effect>) {
+        let members = self.life.standing.iter().flat_map(|standing| standing.view.members());
+        let candidates = self.life.candidates.values().map(|(_, member)| member);
+        let watched: BTreeMap<NodeId, Incarnation> = members.chain(candidates).map(|member| (member.id, member.incarnation)).collect();
+        out.push(Effect::Watch(watched.into_iter().filter(|(id, _)| *id != self.me()).collect()));
+    }
+
+    fn tell_joiners(&self, out: &mut Outbox<Effect>) {
+        let Some(standing) = &self.life.standing else { return };
+        let epoch = standing.view.epoch();
+        let ready = self.life.candidates.values().filter(|(of, member)| *of == epoch && self.can_send_to(member));
+        let room = self.settings.max_nodes.saturating_sub(standing.view.size());
+        let returns = |member: &Member| standing.view.contains(member.id);
+        let (back, new): (Vec<_>, Vec<_>) = ready.map(|(_, member)| member.clone()).partition(returns);
+        let members = back.into_iter().chain(new.into_iter().take(room)).collect();
+        out.push(Effect::Joiners { epoch, members });
+    }
+
+    fn can_send_to(&self, member: &Member) -> bool {
+        self.connected.get(&member.id) == Some(&member.incarnation)
+    }
+
+    /// Nodes that wait to be admitted learn how the view, and who of it lives, has changed.
+    fn tell_strangers(&self, out: &mut Outbox<Effect>) {
+        let Some(standing) = &self.life.standing else { return };
+        let stranger =
+            |id: &&NodeId| self.hellos.get(id).is_some_and(|(_, hello)| hello.standing.is_none()) && !standing.view.contains(**id);
+        for id in self.connected.keys().filter(stranger) {
+            self.send(*id, self.hello(), out);
+        }
+    }
+
+    /// Whoever introduces itself can be answered.
+    pub(super) fn dial_back(&self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) {
+        if self.connected.get(&header.sender) != Some(&header.incarnation) {
+            out.push(Effect::Connect(hello.address));
+        }
+    }
+
+    /// A member meets somebody: another member, a joiner, or a node of another history.
+    pub(super) fn meet_as_member(&mut self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) {
+        let Some(ours) = &self.life.standing else { return };
+        let Some(theirs) = &hello.standing else {
+            if !ours.view.contains(header.sender) {
+                self.refuse_stranger(header, hello, out);
+            }
+            return;
+        };
+        if self.gives_way(ours, header.sender, theirs) {
+            self.life.cluster = Some(theirs.clone());
+            self.rejoin(out);
+        } else if self.left_out(theirs, header) {
+            // It goes on without us, or we without it, and it has to know.
+            self.send(header.sender, self.hello(), out);
+        }
+    }
+
+    /// Whether our standing is void beside theirs: the same history went on without this node, an own founding was not decided
+    /// and counts on somebody who stands elsewhere, or, where survivors decide, their history has more rounds.
+    fn gives_way(&self, ours: &Standing, sender: NodeId, theirs: &Standing) -> bool {
+        let me = self.settings.identity;
+        let without_me = theirs.view.member(me.node).is_none_or(|member| member.incarnation != me.incarnation);
+        if ours.lineage == theirs.lineage {
+            return without_me && theirs.round > ours.round;
+        }
+        let undecided = ours.round == Round::FOUNDING && ours.view.contains(sender);
+        let further = (theirs.round, std::cmp::Reverse(theirs.view.lowest())) > (ours.round, std::cmp::Reverse(ours.view.lowest()));
+        without_me && (undecided || (self.settings.survivors && further))
+    }
+
+    /// Whether our view lacks the sender although it stands in the same history, or histories may merge.
+    fn left_out(&self, theirs: &Standing, header: &Header) -> bool {
+        let Some(ours) = &self.life.standing else { return false };
+        let lacks = ours.view.member(header.sender).is_none_or(|member| member.incarnation != header.incarnation);
+        lacks && ours.round > theirs.round && (ours.lineage == theirs.lineage || self.settings.survivors)
+    }
+
+    /// A node outside meets a member: it joins what went on furthest.
+    pub(super) fn meet_a_member(&mut self, standing: Option<Standing>, out: &mut Outbox<Effect>) {
+        let Some(theirs) = standing.filter(|_| !self.life.drained) else { return };
+        let newer = self.life.cluster.as_ref().is_none_or(|known| (theirs.view.epoch(), theirs.round) >= (known.view.epoch(), known.round));
+        if newer {
+            self.life.cluster = Some(theirs);
+        }
+        self.join_when_ready(out);
+    }
+
+    /// Joins again: the others went on, or hold what this node does not.
+    pub(super) fn rejoin(&mut self, out: &mut Outbox<Effect>) {
+        if self.life.standing.take().is_none() || self.life.draining {
+            self.life.drained |= self.life.draining;
+            return self.left_when_alone(out);
+        }
+        self.life.asked = None;
+        self.life.candidates.clear();
+        self.life.dead.clear();
+        out.push(Effect::Resign);
+        out.push(Effect::Search(true));
+        // Members that are connected still answer with where they stand.
+        let connected: Vec<NodeId> = self.connected.keys().copied().collect();
+        connected.into_iter().for_each(|peer| self.send(peer, self.hello(), out));
+        self.join_when_ready(out);
+    }
+
+    /// Living members of the cluster that this node cannot send to, or has not heard from.
+    pub(super) fn unheard(&self, cluster: &Standing) -> Vec<NodeId> {
+        let heard = |member: &Member| {
+            let hello = self.hellos.get(&member.id).is_some_and(|(header, _)| header.incarnation == member.incarnation);
+            hello && self.can_send_to(member)
+        };
+        let wanted = cluster.view.members().iter().filter(|member| member.id != self.me() && cluster.alive.contains(&member.id));
+        wanted.filter(|member| !heard(member)).map(|member| member.id).collect()
+    }
+
+    /// Asks to be admitted once every living member can be sent to and was heard from.
+    pub(super) fn join_when_ready(&mut self, out: &mut Outbox<Effect>) {
+        let Some(cluster) = self.life.cluster.clone().filter(|_| self.life.standing.is_none() && self.failed.is_none()) else { return };
+        let wish = (cluster.lineage, cluster.view.epoch());
+        if self.model.is_none() || self.life.asked == Some(wish) || !self.unheard(&cluster).is_empty() {
+            return;
+        }
+        self.life.asked = Some(wish);
+        for peer in cluster.view.ids().filter(|id| self.connected.contains_key(id)) {
+            self.send(peer, Message::Join, out);
+        }
+    }
+
+    pub(super) fn connected_anew(&mut self, node: NodeId, incarnation: Incarnation, out: &mut Outbox<Effect>) {
+        if self.life.candidates.get(&node).is_some_and(|(_, member)| member.incarnation == incarnation) {
+            self.tell_joiners(out);
+        }
+        // A member that comes back may have missed the request.
+        self.life.asked.take_if(|_| self.life.standing.is_none());
+    }
+
+    pub(super) fn asks_to_join(&mut self, header: &Header, out: &mut Outbox<Effect>) {
+        let Some(standing) = &self.life.standing else { return };
+        let Some((of, hello)) = self.hellos.get(&header.sender).filter(|(of, _)| of.incarnation == header.incarnation) else { return };
+        let member = member(of, hello);
+        if standing.lineage != header.lineage || header.epoch < standing.view.epoch() {
+            return self.send(header.sender, self.hello(), out);
+        }
+        if let Some(refusal) = self.refusal(header.sender, hello) {
+            return self.send(header.sender, Message::Refused(refusal), out);
+        }
+        if self.life.candidates.len() < MEMBERS_MAX {
+            self.life.candidates.insert(header.sender, (header.epoch, member));
+            self.life.dead.remove(&(header.sender, header.incarnation));
+            self.watch(out);
+            self.tell_joiners(out);
+        }
+    }
+
+    /// A node with which this cluster can never train learns so at once.
+    fn refuse_stranger(&self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) {
+        if let Some(refusal) = self.refusal(header.sender, hello) {
+            self.send(header.sender, Message::Refused(refusal), out);
+        }
+    }
+
+    fn refusal(&self, node: NodeId, hello: &Hello) -> Option<JoinRefusal> {
+        let standing = self.life.standing.as_ref()?;
+        let differences = differing_settings(&hello.settings, &self.settings.shared);
+        if !differences.is_empty() {
+            let differences = differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            return Some(JoinRefusal::SettingsDiffer { differences });
+        }
+        let theirs = hello.elements.zip(hello.buffer_elements);
+        if let (Some(cluster), Some(joiner)) = (self.model, theirs.filter(|theirs| self.model.is_some_and(|ours| ours != *theirs))) {
+            return Some(JoinRefusal::ModelsDiffer { cluster, joiner });
+        }
+        if standing.view.size() >= self.settings.max_nodes && !standing.view.contains(node) {
+            return Some(JoinRefusal::Full { max_nodes: u32::try_from(self.settings.max_nodes).unwrap_or(u32::MAX) });
+        }
+        self.settings.refuses.clone()
+    }
+
+    pub(super) fn refused_by(&mut self, header: &Header, reason: JoinRefusal, out: &mut Outbox<Effect>) {
+        if self.life.standing.is_none() && self.model.is_some() {
+            self.fail(FoundingError::Refused { by: header.sender, reason }, out);
+        }
+    }
+
+    pub(super) fn down(&mut self, node: NodeId, incarnation: Incarnation, out: &mut Outbox<Effect>) {
+        if self.life.dead.insert((node, incarnation)) {
+            self.life.candidates.remove(&node);
+            out.push(Effect::Lost(node, incarnation));
+            if self.connected.get(&node) == Some(&incarnation) {
+                out.push(Effect::Disconnect(node));
+            }
+            self.tell_strangers(out);
+            self.left_when_alone(out);
+        }
+    }
+
+    pub(super) fn up(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
+        self.life.dead.retain(|(dead, _)| *dead != node);
+        out.push(Effect::Back(node));
+        self.tell_strangers(out);
+    }
+
+    pub(super) fn leaves(&mut self, header: &Header, contributes: bool, out: &mut Outbox<Effect>) {
+        if !contributes && self.left.len() < MEMBERS_MAX {
+            self.left.insert(header.sender);
+        }
+        out.push(Effect::Leaving { node: header.sender, contributes });
+        self.left_when_alone(out);
+    }
+
+    pub(super) fn drain(&mut self, out: &mut Outbox<Effect>) {
+        if !std::mem::replace(&mut self.life.draining, true) {
+            self.tell_leaving(true, out);
+        }
+    }
+
+    /// Tells everybody, this node's own coordinator too, that it leaves.
+    pub(super) fn tell_leaving(&mut self, contributes: bool, out: &mut Outbox<Effect>) {
+        if self.life.standing.is_none() {
+            return;
+        }
+        self.life.draining = true;
+        for peer in self.connected.keys().copied().collect::<Vec<_>>() {
+            self.send(peer, Message::Leave { contributes }, out);
+        }
+        out.push(Effect::Leaving { node: self.me(), contributes });
+    }
+
+    /// Dials, now and then, whoever should be connected and is not.
+    pub(super) fn dial_missing(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let standing = self.life.standing.as_ref().or(self.life.cluster.as_ref()).filter(|_| !self.life.drained);
+        let wanted = standing.into_iter().flat_map(|standing| standing.view.members()).filter(|member| member.id != self.me());
+        let missing: Vec<_> = wanted.filter(|member| !self.can_send_to(member)).map(|member| member.address).collect();
+        if missing.is_empty() {
+            self.life.redial_at = None;
+        } else if self.life.redial_at.is_none_or(|at| now >= at) {
+            self.life.redial_at = Some(now.after(REDIAL_EVERY));
+            out.push_all(missing.into_iter().map(Effect::Connect));
+        }
+    }
+}

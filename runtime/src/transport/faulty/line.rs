@@ -1,0 +1,69 @@
+//! A throttled line with one queue in front of it, which all kinds of traffic share. Touches only its clock.
+//!
+//! Bulk keeps the queue full, as a congestion controller that only reacts to losses does; what else wants to pass waits behind
+//! what is queued, and a datagram that finds twice as much is lost.
+
+use crate::transport::sessions::lock;
+use std::sync::Mutex;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long what is queued may take to pass before bulk waits outside.
+const QUEUE_MAX: Duration = Duration::from_millis(200);
+
+/// One line.
+pub(super) struct Line(Mutex<State>);
+
+struct State {
+    bytes_per_second: Option<u64>,
+    /// When everything queued has passed.
+    free_at: Instant,
+}
+
+impl Line {
+    pub(super) fn new(bytes_per_second: Option<u64>) -> Self {
+        Self(Mutex::new(State { bytes_per_second, free_at: Instant::now() }))
+    }
+
+    pub(super) fn set_rate(&self, bytes_per_second: Option<u64>) {
+        let mut state = lock(&self.0);
+        state.bytes_per_second = bytes_per_second;
+        if bytes_per_second.is_none() {
+            state.free_at = Instant::now();
+        }
+    }
+
+    /// Whether nothing is throttled.
+    pub(super) fn is_free(&self) -> bool {
+        lock(&self.0).bytes_per_second.is_none()
+    }
+
+    pub(super) fn queued(&self) -> Duration {
+        lock(&self.0).free_at.saturating_duration_since(Instant::now())
+    }
+
+    /// When the queue has room for more.
+    pub(super) fn room_at(&self) -> Instant {
+        let now = Instant::now();
+        lock(&self.0).free_at.checked_sub(QUEUE_MAX).unwrap_or(now).max(now)
+    }
+
+    /// Whether the queue has no room even for what nobody waits for.
+    pub(super) fn overflows(&self) -> bool {
+        self.queued() > 2 * QUEUE_MAX
+    }
+
+    /// Puts bytes behind what is queued; says when they will have passed.
+    pub(super) fn enter(&self, bytes: usize) -> Instant {
+        lock(&self.0).queue(bytes)
+    }
+}
+
+impl State {
+    fn queue(&mut self, bytes: usize) -> Instant {
+        let now = Instant::now();
+        let Some(rate) = self.bytes_per_second else { return now };
+        self.free_at = self.free_at.max(now) + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+        self.free_at
+    }
+}
