@@ -1,7 +1,7 @@
 //! All replicas in one process, one after the other, without runtime or network: the yardstick for what the
 //! cluster must learn. The same model, shards, batches and optimizer as `digits`; averages and slow steps by the book.
 
-use crate::digits::{Batches, Dataset, MOMENTUM, Mlp, NesterovSgd, Options, TrainError, deal, flatten};
+use crate::digits::{Batches, Dataset, MOMENTUM, Mlp, NesterovSgd, Options, SourceError, TrainError, deal, flatten};
 use crate::method::{Base, Method, SlowMo};
 use slowmo::tensors::CandleGradients;
 use slowmo::tensors::flat::restore;
@@ -50,7 +50,7 @@ fn found(nodes: usize, data: &Dataset, options: &Options) -> Result<Vec<Replica>
     let dealt = deal(data.labels(), nodes, options.shards, options.seed).into_iter();
     let replica = |(rank, samples): (usize, Vec<usize>)| {
         if samples.is_empty() {
-            return Err(TrainError::NoSamples { worker: rank, workers: nodes });
+            return Err(SourceError::NoSamples { worker: rank, workers: nodes }.into());
         }
         let model = Mlp::seeded(options.seed)?;
         let optimizer = NesterovSgd::new(model.variables().to_vars(), MOMENTUM)?;

@@ -44,6 +44,15 @@ pub fn shuffle<T>(items: &mut [T], generator: &mut impl Rng) {
     }
 }
 
+/// A well-mixed number for a number (the finalizer of SplitMix64): sums of hashes tell sets of numbers apart.
+#[must_use]
+pub fn hash(value: u64) -> u64 {
+    let mixed = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

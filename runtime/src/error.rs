@@ -1,6 +1,7 @@
 //! What can go wrong, one enum an operation. Each error says what was left unchanged and what to do next.
 
 use crate::config::ConfigError;
+use crate::sampler::SamplerError;
 use crate::tensors::{FreezeError, TensorError};
 use crate::transport::quic::{BindError, IdentityError};
 use slowmo_actors::ExchangeError;
@@ -90,6 +91,9 @@ pub enum SynchronizeError {
     /// It was called before: parameters are synchronized once.
     #[error("synchronize was called before: a worker synchronizes once, before its first step")]
     Again,
+    /// The attached sampler hands out other samples than the cluster's.
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
     /// An async call was cancelled while it waited: its exchange may have gone on without it.
     #[error(
         "an earlier call was cancelled while it waited, and its exchange may have gone on without it: drop this worker and restart the node"
@@ -145,6 +149,9 @@ pub enum StepError {
     /// A tensor cannot be read or written.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    /// The attached sampler hands out other samples than the cluster's.
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
     /// An async call was cancelled while it waited: its exchange may have gone on without it.
     #[error(
         "an earlier call was cancelled while it waited, and its exchange may have gone on without it: drop this worker and restart the node"
@@ -170,6 +177,9 @@ pub enum GradientError {
     /// Several async workers on a single-threaded executor would wait for each other for ever.
     #[error("several async workers need a multi-threaded executor, or one plain thread each with `Worker`")]
     NeedsThreads,
+    /// The attached sampler hands out other samples than the cluster's.
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
     /// An async call was cancelled while it waited: its exchange may have gone on without it.
     #[error(
         "an earlier call was cancelled while it waited, and its exchange may have gone on without it: drop this worker and restart the node"

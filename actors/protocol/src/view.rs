@@ -1,4 +1,7 @@
 //! Who takes part: an epoch and its members in ascending id. Views change only as part of a decided outcome.
+//!
+//! Each member has a seat, from 0 without gaps, and keeps it while others come and go: the holders of shards are placed on
+//! seats, so that few of them move. Only the next view of an outcome ([`View::succeeded_by`]) hands seats on.
 
 use crate::ident::{Epoch, Incarnation, NodeId};
 use serde::{Deserialize, Serialize};
@@ -20,12 +23,14 @@ pub struct Member {
     pub devices: u16,
 }
 
-/// An epoch and its members, ascending by id, at least one, each once.
+/// An epoch and its members, ascending by id, at least one, each once, each with a seat.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked", into = "Unchecked")]
 pub struct View {
     epoch: Epoch,
     members: Vec<Member>,
+    /// Per seat the rank of its member; fewer than [`MEMBERS_MAX`], so it fits.
+    seats: Vec<u16>,
 }
 
 /// The wire form of a view, before its order and bounds are checked.
@@ -33,6 +38,7 @@ pub struct View {
 struct Unchecked {
     epoch: Epoch,
     members: Vec<Member>,
+    seats: Vec<u16>,
 }
 
 impl TryFrom<Unchecked> for View {
@@ -42,13 +48,19 @@ impl TryFrom<Unchecked> for View {
         if !ascending {
             return Err(ViewError::NotAscending);
         }
-        Self::new(value.epoch, value.members)
+        let view = Self::new(value.epoch, value.members)?;
+        let mut sorted = value.seats.clone();
+        sorted.sort_unstable();
+        if sorted != view.seats {
+            return Err(ViewError::Seats);
+        }
+        Ok(Self { seats: value.seats, ..view })
     }
 }
 
 impl From<View> for Unchecked {
     fn from(view: View) -> Self {
-        Self { epoch: view.epoch, members: view.members }
+        Self { epoch: view.epoch, members: view.members, seats: view.seats }
     }
 }
 
@@ -67,10 +79,13 @@ pub enum ViewError {
     /// A received view lists its members out of order.
     #[error("the members of a received view are not in ascending id")]
     NotAscending,
+    /// A received view does not give each member one seat.
+    #[error("a received view does not give each member one seat")]
+    Seats,
 }
 
 impl View {
-    /// Builds a view; sorts the members by id.
+    /// Builds a view; sorts the members by id and seats them in this order.
     ///
     /// # Errors
     /// No member, too many, or the same id twice.
@@ -84,8 +99,36 @@ impl View {
         }
         match members.windows(2).find(|pair| pair[0].id == pair[1].id) {
             Some(pair) => Err(ViewError::Duplicate(pair[0].id.0)),
-            None => Ok(Self { epoch, members }),
+            None => {
+                // At most `MEMBERS_MAX` members, which fits.
+                let seats = (0..members.len() as u16).collect();
+                Ok(Self { epoch, members, seats })
+            }
         }
+    }
+
+    /// Builds the view that follows this one. Who stays keeps the seat; new members, ascending, sit down in the seats of those
+    /// that left and then behind the others; seats that are still free go to those who sit last.
+    ///
+    /// # Errors
+    /// As [`View::new`].
+    pub fn succeeded_by(&self, epoch: Epoch, members: Vec<Member>) -> Result<Self, ViewError> {
+        let mut next = Self::new(epoch, members)?;
+        let mut new = next.ids().filter(|id| !self.contains(*id)).collect::<Vec<_>>().into_iter();
+        let mut seated: Vec<Option<NodeId>> =
+            self.seated().map(|id| Some(id).filter(|id| next.contains(*id)).or_else(|| new.next())).collect();
+        seated.extend(new.map(Some));
+        let (kept, beyond) = seated.split_at(next.size().min(seated.len()));
+        let mut last = beyond.iter().rev().copied().flatten();
+        let seated: Vec<NodeId> = kept.iter().filter_map(|seat| seat.or_else(|| last.next())).collect();
+        // At most `MEMBERS_MAX` members, which fits.
+        next.seats = seated.iter().filter_map(|id| next.rank(*id)).map(|rank| rank as u16).collect();
+        Ok(next)
+    }
+
+    /// The ids in the order of their seats.
+    pub fn seated(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.seats.iter().map(|rank| self.members[usize::from(*rank)].id)
     }
 
     /// The view's number.
@@ -193,5 +236,30 @@ pub(crate) mod tests {
         let member = Member { id: NodeId(4), incarnation: Incarnation(1), address, devices: 1 };
         assert_eq!(View::new(Epoch(1), vec![]), Err(ViewError::Empty));
         assert_eq!(View::new(Epoch(1), vec![member.clone(), member]), Err(ViewError::Duplicate(4)));
+    }
+
+    #[test]
+    fn seats_are_kept_and_handed_on() {
+        let seats = |view: &View| view.seated().map(|id| id.0).collect::<Vec<_>>();
+        let next = |view: &View, ids: &[u64]| view.succeeded_by(Epoch(2), super::tests::view(ids).members().to_vec()).unwrap();
+        let founding = view(&[10, 20, 30, 40]);
+        assert_eq!(seats(&founding), [10, 20, 30, 40]);
+        assert_eq!(next(&founding, &[10, 20, 30, 40]).seats, founding.seats);
+        let joined = next(&founding, &[5, 10, 20, 25, 30, 40]);
+        assert_eq!(seats(&joined), [10, 20, 30, 40, 5, 25]);
+        assert_eq!(seats(&next(&joined, &[5, 10, 25, 30, 40])), [10, 25, 30, 40, 5]);
+        assert_eq!(seats(&next(&joined, &[5, 10, 15, 25, 30, 40])), [10, 15, 30, 40, 5, 25]);
+        assert_eq!(seats(&next(&joined, &[5, 40])), [5, 40]);
+        assert_eq!(seats(&next(&joined, &[7, 8, 25])), [7, 8, 25]);
+        assert_eq!(seats(&next(&joined, &[25])), [25]);
+    }
+
+    #[test]
+    fn received_seats_are_one_each() {
+        let unchecked = |seats: &[u16]| Unchecked { epoch: Epoch(1), members: view(&[1, 2, 3]).members, seats: seats.to_vec() };
+        assert_eq!(View::try_from(unchecked(&[2, 0, 1])).unwrap().seated().collect::<Vec<_>>(), [NodeId(3), NodeId(1), NodeId(2)]);
+        for bad in [&[0, 1][..], &[0, 1, 1], &[0, 1, 3], &[0, 1, 2, 2], &[]] {
+            assert_eq!(View::try_from(unchecked(bad)), Err(ViewError::Seats), "{bad:?}");
+        }
     }
 }

@@ -101,7 +101,16 @@ pub fn compare(plan: &Plan, mut on_progress: impl FnMut(&Progress)) -> Result<Ve
 
 fn run(plan: &Plan, method: &Method, shards: Shards, seed: u64) -> Result<ClusterRun, TrainError> {
     let Plan { steps, batch, learning_rate, .. } = *plan;
-    let options = Options { steps, batch, learning_rate, seed, shards, steps_per_snapshot: STEPS_PER_POINT };
+    let options = Options {
+        steps,
+        batch,
+        learning_rate,
+        seed,
+        shards,
+        steps_per_snapshot: STEPS_PER_POINT,
+        fixed_batches: true,
+        ..Options::default()
+    };
     if plan.simulate {
         let run = oracle::train(plan.nodes, method, &options)?;
         return Ok(ClusterRun { parameters: run.parameters, snapshots: run.snapshots, sent_bytes_per_node: None, step_ms: None });

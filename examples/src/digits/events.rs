@@ -40,6 +40,9 @@ pub enum Event {
         contributors: usize,
         /// Of the parameters: equal on every node.
         digest: String,
+        /// Mean cross-entropy on all training images, in nats, if it was asked for.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        train_loss: Option<f64>,
     },
     /// All steps are done.
     Done(Summary),
@@ -62,6 +65,20 @@ pub struct Summary {
     pub elapsed_s: f64,
     /// UDP payload bytes this node sent.
     pub sent_bytes: u64,
+    /// By epoch, the images this node used in decided rounds; empty without an elastic sampler.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<EpochSamples>,
+}
+
+/// Images that one node used in one epoch. Counts and digests of all nodes add up, wrapping, to those of the whole epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct EpochSamples {
+    /// Which epoch, from 0.
+    pub epoch: u64,
+    /// How many images.
+    pub count: u64,
+    /// Sum of a hash of each image's number, modulo 2^64.
+    pub digest: u64,
 }
 
 impl fmt::Display for Event {
@@ -74,7 +91,7 @@ impl fmt::Display for Event {
                 if *workers == 1 { "" } else { "s" }
             ),
             Self::Step { step, loss } => write!(f, "step {step:>5}  loss {loss:.4}"),
-            Self::Round { round, step, contributors, digest } => {
+            Self::Round { round, step, contributors, digest, .. } => {
                 write!(f, "step {step:>5}  round {round} averaged {contributors} nodes, digest {}", digest.get(..8).unwrap_or(digest))
             }
             Self::Done(summary) => summary.fmt(f),
@@ -106,8 +123,16 @@ mod tests {
     fn events_are_flat_json_objects() {
         let step = Event::Step { step: 5, loss: 0.5 };
         assert_eq!(serde_json::to_string(&step).unwrap(), r#"{"event":"step","step":5,"loss":0.5}"#);
-        let summary =
-            Summary { node: 2, test_accuracy: 0.96, train_loss: 0.05, digest: "ab".to_owned(), steps: 600, elapsed_s: 1.5, sent_bytes: 7 };
+        let summary = Summary {
+            node: 2,
+            test_accuracy: 0.96,
+            train_loss: 0.05,
+            digest: "ab".to_owned(),
+            steps: 600,
+            elapsed_s: 1.5,
+            sent_bytes: 7,
+            samples: Vec::new(),
+        };
         assert_eq!(
             serde_json::to_string(&Event::Done(summary)).unwrap(),
             r#"{"event":"done","node":2,"test_accuracy":0.96,"train_loss":0.05,"digest":"ab","steps":600,"elapsed_s":1.5,"sent_bytes":7}"#

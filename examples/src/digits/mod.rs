@@ -6,11 +6,13 @@ mod events;
 mod model;
 mod sgd;
 mod shards;
+mod source;
 mod train;
 
 pub use data::{CLASSES, DataError, Dataset, PIXELS};
-pub use events::{Event, Summary};
+pub use events::{EpochSamples, Event, Summary};
 pub use model::{Evaluation, Mlp, ModelError, flatten};
 pub use sgd::NesterovSgd;
 pub use shards::{Batches, Shards, deal};
+pub use source::SourceError;
 pub use train::{MOMENTUM, Options, TrainError, Trained, train, train_keeping_model};

@@ -1,9 +1,11 @@
 //! The training loop of one node: its workers, each on its own thread, and what they report.
 
-use super::{Batches, DataError, Dataset, Event, Mlp, ModelError, NesterovSgd, Shards, Summary, deal, flatten};
+use super::source::{Source, SourceError};
+use super::{DataError, Dataset, Event, Mlp, ModelError, NesterovSgd, Shards, Summary, flatten};
 use slowmo::tensors::CandleGradients;
 use slowmo::tensors::flat::RestoreError;
 use slowmo::{Config, Runtime, StepReport, Synchronized, Worker};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Momentum of the inner optimizer.
@@ -17,6 +19,15 @@ pub struct Options {
     /// Inner steps in all, those before this node joined included.
     #[arg(long, default_value_t = 600)]
     pub steps: u64,
+    /// Ends at the first round after which so many epochs are used up whole, instead of after `steps`; even shards only.
+    #[arg(long, conflicts_with = "steps")]
+    pub epochs: Option<u64>,
+    /// Tells the loss on all training images after every so many rounds; 0 never.
+    #[arg(long, default_value_t = 0)]
+    pub rounds_per_evaluation: u64,
+    /// Writes which images this node used in decided rounds: a line `round epoch image` each; even shards only.
+    #[arg(long)]
+    pub samples_log: Option<PathBuf>,
     /// Images a worker takes for one step.
     #[arg(long, default_value_t = 16)]
     pub batch: usize,
@@ -32,11 +43,25 @@ pub struct Options {
     /// Keeps a copy of worker 0's parameters whenever this many inner steps are completed; 0 keeps none.
     #[arg(skip)]
     pub steps_per_snapshot: u64,
+    /// Deals the images to the founding workers once, also where they are even: for results that do not depend on rounds.
+    #[arg(skip)]
+    pub fixed_batches: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { steps: 600, batch: 16, learning_rate: 0.02, seed: 0, shards: Shards::Even, steps_per_snapshot: 0 }
+        Self {
+            steps: 600,
+            epochs: None,
+            rounds_per_evaluation: 0,
+            samples_log: None,
+            batch: 16,
+            learning_rate: 0.02,
+            seed: 0,
+            shards: Shards::Even,
+            steps_per_snapshot: 0,
+            fixed_batches: false,
+        }
     }
 }
 
@@ -93,14 +118,9 @@ pub enum TrainError {
     /// The node could not leave in order.
     #[error(transparent)]
     Leave(slowmo::LeaveError),
-    /// There are more workers than images.
-    #[error("worker {worker} of {workers} has no image: use fewer workers")]
-    NoSamples {
-        /// Rank over all nodes.
-        worker: usize,
-        /// On all nodes.
-        workers: usize,
-    },
+    /// The batches could not be dealt.
+    #[error(transparent)]
+    Source(#[from] SourceError),
     /// A worker's thread panicked.
     #[error("the thread of worker {0} panicked: its message is on stderr")]
     Panicked(usize),
@@ -144,7 +164,7 @@ fn train_silently(worker: Worker, options: &Options) -> Result<(), TrainError> {
 fn train_reporting(worker: Worker, runtime: &Runtime, options: &Options, on_event: &mut dyn FnMut(&Event)) -> Result<Trained, TrainError> {
     let mut replica = Replica::synchronized(worker, options)?;
     on_event(&start_event(runtime.node_id(), &replica));
-    let mut snapshots = Vec::new();
+    let (mut snapshots, train_data) = (Vec::new(), Dataset::train()?);
     let elapsed = replica.run(options, |report, loss, model| {
         let step = report.step + 1;
         if step % STEPS_PER_EVENT == 0 {
@@ -152,7 +172,9 @@ fn train_reporting(worker: Worker, runtime: &Runtime, options: &Options, on_even
         }
         if let Some(round) = report.round {
             let digest = slowmo::digest(model.variables())?;
-            on_event(&Event::Round { round, step, contributors: report.contributors, digest });
+            let evaluate = round.checked_rem(options.rounds_per_evaluation) == Some(0);
+            let train_loss = if evaluate { Some(model.evaluate(&train_data)?.loss) } else { None };
+            on_event(&Event::Round { round, step, contributors: report.contributors, digest, train_loss });
         }
         if step.checked_rem(options.steps_per_snapshot) == Some(0) {
             snapshots.push((step, flatten(model.variables())?));
@@ -176,7 +198,7 @@ struct Replica {
     worker: Worker,
     place: Synchronized,
     data: Dataset,
-    batches: Batches,
+    source: Source,
     model: Mlp,
     optimizer: NesterovSgd,
     /// Inner steps completed.
@@ -188,34 +210,33 @@ impl Replica {
     fn synchronized(mut worker: Worker, options: &Options) -> Result<Self, TrainError> {
         let data = Dataset::train()?;
         let mut model = Mlp::seeded(options.seed)?;
+        let source = Source::attached(&mut worker, options, data.len())?;
         let place = worker.synchronize(model.variables_mut()).map_err(TrainError::Synchronize)?;
         let optimizer = NesterovSgd::new(model.variables().to_vars(), MOMENTUM)?;
-        let (rank, workers) = (place.node_rank * place.workers + place.worker, place.nodes * place.workers);
-        let samples = deal(data.labels(), workers, options.shards, options.seed).into_iter().nth(rank).unwrap_or_default();
-        if samples.is_empty() {
-            return Err(TrainError::NoSamples { worker: rank, workers });
-        }
-        // A rank is far below 2^32: there are 1,437 images.
-        let batches = Batches::new(samples, options.batch, options.seed, rank as u32);
-        Ok(Self { worker, place, data, batches, model, optimizer, steps: place.step })
+        let source = source.placed(&place, &data, options)?;
+        Ok(Self { worker, place, data, source, model, optimizer, steps: place.step })
     }
 
-    /// Trains to the last step; `observe` gets each step's report, batch loss and parameters.
+    /// Trains to the last step, or until the node is drained; `observe` gets each step's report, batch loss and parameters.
     fn run(
         &mut self,
         options: &Options,
         mut observe: impl FnMut(&StepReport, f64, &Mlp) -> Result<(), TrainError>,
     ) -> Result<Duration, TrainError> {
         let start = Instant::now();
-        while self.steps < options.steps {
-            let (pixels, labels) = self.data.batch(self.batches.at(self.steps))?;
+        while !self.source.is_finished(self.steps, options) {
+            let (pixels, labels) = self.data.batch(self.source.batch(self.steps))?;
             let (loss, mut gradients) = self.model.loss_and_gradients(&pixels, &labels)?;
             let mut lent = CandleGradients::new(self.model.variables(), &mut gradients);
             self.worker.average_gradients(&mut lent).map_err(TrainError::Gradients)?;
             self.optimizer.step(&gradients, options.learning_rate)?;
             let report = self.worker.step(self.model.variables_mut(), options.learning_rate).map_err(TrainError::Step)?;
             self.steps = report.step + 1;
+            self.source.log()?;
             observe(&report, loss, &self.model)?;
+            if report.drained {
+                break;
+            }
         }
         Ok(start.elapsed())
     }
@@ -230,6 +251,7 @@ impl Replica {
             steps: self.steps,
             elapsed_s: elapsed.as_secs_f64(),
             sent_bytes,
+            samples: self.source.samples_used(),
         })
     }
 }

@@ -9,6 +9,7 @@ pub use asynchronous::AsyncWorker;
 pub use report::{Buffers, StepReport, Synchronized};
 pub(crate) use session::Session;
 
+use crate::ElasticSampler;
 use crate::error::{GradientError, LeaveError, StepError, SynchronizeError};
 use block::block_on;
 use slowmo_actors::ports::device::Tensors;
@@ -28,6 +29,13 @@ impl std::fmt::Debug for Worker {
 impl Worker {
     pub(crate) fn new(session: Session) -> Self {
         Self { session: Some(session) }
+    }
+
+    /// Lets `sampler` hand out this worker's batches: it follows every step from now on. Call it before [`Worker::synchronize`].
+    pub fn attach_sampler(&mut self, sampler: &ElasticSampler) {
+        if let Some(session) = &mut self.session {
+            session.attach(sampler);
+        }
     }
 
     /// Waits for the founding nodes and replaces `parameters` by the lowest id's. Call it once, before the first step, on every

@@ -4,7 +4,7 @@
 use super::report::{Buffers, StepReport, Synchronized};
 use crate::error::{GradientError, StepError, SynchronizeError};
 use crate::node::Node;
-use crate::sampler::SharedProgress;
+use crate::sampler::{ElasticSampler, Follower, SamplerError};
 use crate::tensors::{elements, zero};
 use slowmo_actors::ExchangeError;
 use slowmo_actors::buffers::{Assembled, Buffer, Frozen};
@@ -35,7 +35,7 @@ pub struct Session {
     averaged_gradients: bool,
     /// This node was passed over: parameters wait for it, to be taken at the next step whatever is due.
     passed_over: bool,
-    sampler: Option<SharedProgress>,
+    sampler: Option<Follower>,
     /// An exchange was asked for and its result not taken yet.
     waiting: bool,
 }
@@ -96,6 +96,7 @@ impl Session {
     ) -> Result<Synchronized, SynchronizeError> {
         self.waiting = false;
         let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped))?;
+        self.follow(&exchanged)?;
         let optimizer = if self.averages_optimizer() { elements(&*buffers.optimizer)? } else { 0 };
         let sizes = Sizes { parameters: elements(parameters)?, model: elements(&*buffers.model)?, optimizer };
         self.device().write_back(&exchanged.values, 0, 1.0, parameters)?;
@@ -105,8 +106,7 @@ impl Session {
             self.device().write_back(&exchanged.values, sizes.parameters + sizes.model, 1.0, buffers.optimizer)?;
         }
         self.sizes = Some(sizes);
-        self.step = exchanged.next_step;
-        self.follow(&exchanged);
+        self.go_to(exchanged.next_step);
         let round = exchanged.outcome.as_ref().map_or(0, |outcome| outcome.round.next().0);
         let (nodes, workers, worker) = (exchanged.members.len(), self.node.workers(), self.index);
         Ok(Synchronized { nodes, node_rank: self.rank(&exchanged), workers, worker, round, step: self.step.0 })
@@ -150,6 +150,7 @@ impl Session {
         self.waiting = false;
         let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped)).map_err(|error| StepError::Exchange { step, error })?;
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
+        self.follow(&exchanged)?;
         let weight = exchanged.weight;
         self.device().write_back(&exchanged.values, 0, weight, parameters)?;
         // Averaged buffers travel with every decided round of parameters, also one that this node was passed over in.
@@ -165,10 +166,9 @@ impl Session {
     /// The report of an exchange; the step goes on where the outcome says.
     fn exchanged(&mut self, due: Due, exchanged: &Exchanged) -> StepReport {
         self.passed_over = false;
-        self.follow(exchanged);
         let step = exchanged.next_step.0.saturating_sub(1);
         let caught_up = step != self.step.0;
-        self.step = exchanged.next_step;
+        self.go_to(exchanged.next_step);
         StepReport {
             step,
             exchange: due.exchange,
@@ -187,15 +187,26 @@ impl Session {
         exchanged.members.binary_search_by_key(&self.node.id(), |member| member.id).unwrap_or(0)
     }
 
-    /// Shares the progress of the samples with this worker: it travels with every contribution.
-    pub fn attach(&mut self, sampler: SharedProgress) {
-        self.sampler = Some(sampler);
+    /// Lets `sampler` follow this worker.
+    pub fn attach(&mut self, sampler: &ElasticSampler) {
+        let follower = sampler.follower();
+        follower.attach(self.node.id(), self.index);
+        follower.go_to(self.step);
+        self.sampler = Some(follower);
+    }
+
+    fn go_to(&mut self, step: Step) {
+        self.step = step;
+        if let Some(sampler) = &self.sampler {
+            sampler.go_to(step);
+        }
     }
 
     /// Hands a decided round to the sampler.
-    fn follow(&mut self, exchanged: &Exchanged) {
-        if let (Some(sampler), Some(outcome)) = (&self.sampler, &exchanged.outcome) {
-            sampler.decided(outcome, &exchanged.members_before, &exchanged.members);
+    fn follow(&self, exchanged: &Exchanged) -> Result<(), SamplerError> {
+        match (&self.sampler, &exchanged.outcome) {
+            (Some(sampler), Some(outcome)) => sampler.decided(outcome, &exchanged.members_before, &exchanged.members),
+            _ => Ok(()),
         }
     }
 
@@ -234,7 +245,7 @@ impl Session {
             }
             exchanged => exchanged?,
         };
-        self.follow(&exchanged);
+        self.follow(&exchanged)?;
         Ok(self.device().write_back(&exchanged.values, 0, 1.0, gradients)?)
     }
 
@@ -255,7 +266,7 @@ impl Session {
         let (reply, answer) = oneshot::channel();
         // Worker 0's values stand for the node: the workers of a node hold the same parameters.
         let frozen = frozen.filter(|_| self.index == 0);
-        let samples = self.sampler.as_ref().filter(|_| self.index == 0).and_then(SharedProgress::now);
+        let samples = self.sampler.as_ref().filter(|_| self.index == 0).map(Follower::progress);
         self.node.tell_worker(self.index, WorkerMessage::Exchange(ExchangeRequest { request, parameters, frozen, samples, reply }));
         answer
     }
@@ -349,7 +360,7 @@ impl Session {
     /// The report of a step after which nothing was due.
     fn completed(&mut self, due: Due) -> StepReport {
         let step = self.step.0;
-        self.step = Step(step + 1);
+        self.go_to(Step(step + 1));
         StepReport {
             step,
             exchange: due.exchange,

@@ -61,13 +61,13 @@ impl History {
     }
 }
 
-/// Shard maps by members and values.
+/// Shard maps by seated members and values.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Maps(Vec<(Vec<NodeId>, u64, Arc<ShardMap>)>);
 
 impl Maps {
     fn get(&mut self, view: &View, elements: u64, replicas: usize) -> Arc<ShardMap> {
-        let same = |ids: &[NodeId]| ids.len() == view.size() && view.ids().eq(ids.iter().copied());
+        let same = |ids: &[NodeId]| ids.len() == view.size() && view.seated().eq(ids.iter().copied());
         if let Some((.., map)) = self.0.iter().find(|(ids, values, _)| *values == elements && same(ids)) {
             return Arc::clone(map);
         }
@@ -75,7 +75,7 @@ impl Maps {
         if self.0.len() == SHARD_MAPS_MAX {
             self.0.remove(0);
         }
-        self.0.push((view.ids().collect(), elements, Arc::clone(&map)));
+        self.0.push((view.seated().collect(), elements, Arc::clone(&map)));
         map
     }
 }
@@ -148,7 +148,7 @@ impl Coordinator {
         // Also where the same members make it up: one that was left out and admitted again is not ready twice.
         let changed = !members.iter().eq(history.view.members()) || members.iter().any(|member| !participants.contains(&member.id));
         let epoch = if changed { Epoch(history.view.epoch().0 + 1) } else { history.view.epoch() };
-        View::new(epoch, members).ok()
+        history.view.succeeded_by(epoch, members).ok()
     }
 
     /// What a leader proposes of its own choice; `Err` with how many shards were lost if that stops the run.

@@ -1,0 +1,132 @@
+//! Where a worker's batches come from: the elastic sampler, or images dealt once to the founding workers. Writes the log of used
+//! images.
+
+use super::{Batches, Dataset, EpochSamples, Options, Shards, deal};
+use crate::random;
+use slowmo::{ElasticSampler, SamplerError, Synchronized, Worker};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+
+/// The batches of one worker.
+pub struct Source {
+    batches: Kind,
+    log: Option<BufWriter<File>>,
+    /// By epoch.
+    used: BTreeMap<u64, EpochSamples>,
+}
+
+enum Kind {
+    /// Follows the cluster, whoever joins or leaves.
+    Elastic(ElasticSampler),
+    /// Dealt once the worker knows its place.
+    Dealt(Batches),
+}
+
+/// Why a worker has no batches.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The sampler was refused.
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
+    /// There are more workers than images.
+    #[error("worker {worker} of {workers} has no image: use fewer workers")]
+    NoSamples {
+        /// Rank over all nodes.
+        worker: usize,
+        /// On all nodes.
+        workers: usize,
+    },
+    /// Only the elastic sampler knows epochs and used images.
+    #[error("epochs and samples_log need even shards")]
+    NotElastic,
+    /// The log of used images cannot be written.
+    #[error("the samples log {path}: {error}")]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        error: std::io::Error,
+    },
+    /// The log of used images cannot be written any more.
+    #[error("the samples log: {0}")]
+    Write(#[from] std::io::Error),
+}
+
+impl Source {
+    /// Before the worker synchronizes.
+    pub fn attached(worker: &mut Worker, options: &Options, images: usize) -> Result<Self, SourceError> {
+        let log = None;
+        if options.shards == Shards::Even && !options.fixed_batches {
+            let sampler = ElasticSampler::new(images, options.batch, options.seed)?.recording();
+            worker.attach_sampler(&sampler);
+            return Ok(Self { batches: Kind::Elastic(sampler), log, used: BTreeMap::new() });
+        }
+        if options.epochs.is_some() || options.samples_log.is_some() {
+            return Err(SourceError::NotElastic);
+        }
+        Ok(Self { batches: Kind::Dealt(Batches::new(Vec::new(), 1, 0, 0)), log, used: BTreeMap::new() })
+    }
+
+    /// Once the worker knows its place.
+    pub fn placed(mut self, place: &Synchronized, data: &Dataset, options: &Options) -> Result<Self, SourceError> {
+        if let Kind::Dealt(_) = self.batches {
+            let (worker, workers) = (place.node_rank * place.workers + place.worker, place.nodes * place.workers);
+            let samples = deal(data.labels(), workers, options.shards, options.seed).into_iter().nth(worker).unwrap_or_default();
+            if samples.is_empty() {
+                return Err(SourceError::NoSamples { worker, workers });
+            }
+            // A rank is far below 2^32: there are 1,437 images.
+            self.batches = Kind::Dealt(Batches::new(samples, options.batch, options.seed, worker as u32));
+        }
+        // One log a node; every worker's sampler tells the whole node's images.
+        if let Some(path) = options.samples_log.as_ref().filter(|_| place.worker == 0) {
+            let file = File::create(path).map_err(|error| SourceError::Log { path: path.clone(), error })?;
+            self.log = Some(BufWriter::new(file));
+        }
+        Ok(self)
+    }
+
+    /// The images of inner step `step`.
+    pub fn batch(&mut self, step: u64) -> &[usize] {
+        match &mut self.batches {
+            Kind::Elastic(sampler) => sampler.next_batch(),
+            Kind::Dealt(batches) => batches.at(step),
+        }
+    }
+
+    /// Whether the run ends before inner step `step`. All nodes see epochs end in the same round.
+    pub fn is_finished(&self, step: u64, options: &Options) -> bool {
+        match (&self.batches, options.epochs) {
+            (Kind::Elastic(sampler), Some(epochs)) => sampler.epochs_completed() >= epochs,
+            _ => step >= options.steps,
+        }
+    }
+
+    /// Notes the images of rounds decided since the last call.
+    pub fn log(&mut self) -> Result<(), SourceError> {
+        let Kind::Elastic(sampler) = &mut self.batches else { return Ok(()) };
+        for round in sampler.take_used() {
+            for (epoch, image) in round.samples {
+                let used = self.used.entry(epoch).or_insert(EpochSamples { epoch, ..EpochSamples::default() });
+                used.count += 1;
+                used.digest = used.digest.wrapping_add(random::hash(image as u64));
+                if let Some(log) = &mut self.log {
+                    writeln!(log, "{} {epoch} {image}", round.round)?;
+                }
+            }
+            if let Some(log) = &mut self.log {
+                // A reader, or a kill, finds whole rounds.
+                log.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// By epoch, what this node used in decided rounds.
+    pub fn samples_used(&self) -> Vec<EpochSamples> {
+        self.used.values().copied().collect()
+    }
+}
