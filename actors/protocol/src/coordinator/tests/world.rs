@@ -184,6 +184,8 @@ impl World {
             Event::Stream(to, stream) if self.paused(to) => self.at_wake(to, Event::Stream(to, stream)),
             Event::Stream(to, stream) => self.deliver(to, stream),
             Event::Tell(id, incarnation, event) if self.paused(id) => self.at_wake(id, Event::Tell(id, incarnation, event)),
+            // A membership does not say that a node is back after it said that the node died.
+            Event::Tell(id, _, In::Back(other)) if !self.is_up(other) || !self.connected(id, other) => {}
             Event::Tell(id, incarnation, event) => {
                 if self.nodes.get(&id).is_some_and(|node| node.member.incarnation.0 == incarnation) {
                     self.feed(id, event);
