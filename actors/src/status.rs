@@ -101,6 +101,9 @@ impl StatusBoard {
             status.contributors.clone_from(&outcome.contributors);
             status.momentum_lost = outcome.momentum_lost;
             status.disagreement = disagreement.or(status.disagreement);
+            if matches!(status.standing, Standing::Founding | Standing::Joining) {
+                status.standing = Standing::Member;
+            }
         });
     }
 

@@ -12,6 +12,14 @@ use std::path::PathBuf;
 /// Why a node did not start. Nothing runs and nothing listens.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
+    /// The admin socket could not be opened.
+    #[error("the admin socket {} cannot be opened ({error}); name a path in a folder that this user may write to", path.display())]
+    Admin {
+        /// The path of key `admin`.
+        path: std::path::PathBuf,
+        /// What the operating system said.
+        error: std::io::Error,
+    },
     /// The configuration does not fit together.
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -21,6 +21,7 @@
 //! This crate wires the actors of `slowmo-actors` to real parts: QUIC, CPU devices, configuration, discovery.
 #![deny(missing_docs)]
 
+pub mod admin;
 pub mod config;
 pub mod device;
 pub mod discovery;

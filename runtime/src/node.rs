@@ -1,11 +1,13 @@
 //! A running node: the executor, the actor tree, the transport and the collective. Lives while the runtime or any worker's
 //! handle does.
 
+use crate::admin::Endpoint;
 use crate::transport::quic;
 use ractor::ActorRef;
 use slowmo_actors::buffers::Pool;
 use slowmo_actors::context::NodeContext;
 use slowmo_actors::context::NodeSettings;
+use slowmo_actors::membership::MembershipMessage;
 use slowmo_actors::node_supervisor::NodeSupervisorMessage;
 use slowmo_actors::ports::device::{Collective, Device};
 use slowmo_actors::ports::transport::{LocalPeer, Traffic};
@@ -30,6 +32,8 @@ pub struct Node {
     workers: Vec<ActorRef<WorkerMessage>>,
     executor: Mutex<Option<tokio::runtime::Runtime>>,
     closed: AtomicBool,
+    /// Dropped, and its socket removed, with the node.
+    _admin: Option<Endpoint>,
 }
 
 impl Node {
@@ -40,7 +44,18 @@ impl Node {
         workers: Vec<ActorRef<WorkerMessage>>,
         executor: tokio::runtime::Runtime,
     ) -> Self {
-        Self { context, devices, collective, supervisor, workers, executor: Mutex::new(Some(executor)), closed: AtomicBool::new(false) }
+        let (executor, closed) = (Mutex::new(Some(executor)), AtomicBool::new(false));
+        Self { context, devices, collective, supervisor, workers, executor, closed, _admin: None }
+    }
+
+    /// Keeps the admin endpoint for as long as the node lives.
+    pub(crate) fn with_admin(mut self, admin: Option<Endpoint>) -> Self {
+        self._admin = admin;
+        self
+    }
+
+    pub(crate) fn drain(&self) {
+        self.context.actors.tell_membership(MembershipMessage::Drain);
     }
 
     pub(crate) fn id(&self) -> NodeId {

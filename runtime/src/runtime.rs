@@ -1,5 +1,6 @@
 //! Builds a node out of a configuration: identity, transport, discovery, devices, actors.
 
+use crate::admin;
 use crate::config::{Config, Congestion, Credentials};
 use crate::device::cpu::SharedMemory;
 use crate::device::host::HostDevice;
@@ -24,7 +25,7 @@ use slowmo_protocol::machine::Identity;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, mpsc};
@@ -103,6 +104,12 @@ impl Runtime {
         self.node.local().address
     }
 
+    /// Hands over in the next round and leaves: the training loop sees `drained` in a step's report. As SIGTERM and
+    /// `slowmo drain` do.
+    pub fn drain(&self) {
+        self.node.drain();
+    }
+
     /// Bytes on the wire so far, headers and acknowledgements included.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
@@ -134,11 +141,19 @@ impl RuntimeBuilder {
         self.config.check()?;
         launcher::watch();
         let executor = executor(self.config.runtime_threads)?;
+        let (admin, drains) = (self.config.admin.clone(), self.config.drain_on_sigterm);
         let node = executor.block_on_plain_thread(self.build())?;
         let (context, collective, supervisor, workers) = node;
+        let admin = match admin {
+            Some(path) => Some(executor.serve_admin(path, Arc::clone(&context))?),
+            None => None,
+        };
+        if drains {
+            executor.0.spawn(admin::drain_on_sigterm(Arc::clone(&context)));
+        }
         let taken = Mutex::new(vec![false; workers.len()]);
         let devices = workers.iter().map(|_| Arc::new(HostDevice) as Arc<dyn Device>).collect();
-        let node = Node::new(context, (devices, collective), supervisor, workers, executor.into_inner());
+        let node = Node::new(context, (devices, collective), supervisor, workers, executor.into_inner()).with_admin(admin);
         Ok(Runtime { node: Arc::new(node), taken })
     }
 
@@ -299,6 +314,11 @@ impl Executor {
             _ = done.send(work.await);
         });
         result.recv().unwrap_or_else(|_| Err(SpawnError::System("the node's start was cancelled".to_owned())))
+    }
+
+    fn serve_admin(&self, path: PathBuf, context: Arc<NodeContext>) -> Result<admin::Endpoint, SpawnError> {
+        let _inside = self.0.enter();
+        admin::Endpoint::serve(&path, context).map_err(|error| SpawnError::Admin { path, error })
     }
 
     fn into_inner(self) -> tokio::runtime::Runtime {

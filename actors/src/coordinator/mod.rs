@@ -17,6 +17,7 @@ use crate::context::NodeContext;
 use crate::error::ExchangeError;
 use crate::gossip_peer::GossipPeerMessage;
 use crate::membership::MembershipMessage;
+use crate::status::Standing;
 use crate::streams::{Arrived, StreamInbox};
 use crate::timer::Timer;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -200,6 +201,9 @@ impl CoordinatorState {
         let place = self.machine.place();
         let actors = &self.context.actors;
         self.context.status.decided(&outcome, distance);
+        if drained {
+            self.context.status.standing(Standing::Left);
+        }
         if outcome.view.epoch() != self.epoch || outcome.terms.kind == slowmo_protocol::coordinator::RoundKind::Found {
             self.epoch = outcome.view.epoch();
             let (view, lineage) = (outcome.view.clone(), outcome.lineage);

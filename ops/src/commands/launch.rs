@@ -1,23 +1,39 @@
-//! `slowmo launch`: N node processes of the user's training binary on this machine.
+//! `slowmo launch`: N node processes of the user's training binary on this machine, which may come, go and die.
 
 use crate::console::Console;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use nix::sys::signal::Signal;
 use serde::Serialize;
-use slowmo_ops::processes::{Flow, NODES_MAX, Plan, catch_signals, supervise};
+use slowmo::admin;
+use slowmo_ops::jobs::{self, Answer, Asked, Request, Server};
+use slowmo_ops::processes::signals::{catch_signals, caught};
+use slowmo_ops::processes::{Flow, Group, Happening, NODES_MAX, Plan, supervise};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Run N node processes of a training binary on this machine.
 ///
-/// Each node gets its identity through SLOWMO_* variables; its output appears behind a prefix. Ctrl-C ends all
-/// nodes, and if one node fails the others are ended too.
+/// Each node gets its identity through SLOWMO_* variables; its output appears behind a prefix. A node that dies is done without:
+/// the others go on. `slowmo scale`, `drain`, `kill` and `status` work on the running job. Ctrl-C ends all nodes.
 #[derive(Debug, Args)]
 pub struct Launch {
     /// Node processes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=NODES_MAX as i64))]
     nodes: u16,
+    /// Join the running cluster that has a node at this address, instead of founding one; wants the cluster's key.
+    #[arg(long, value_name = "HOST:PORT", requires = "cluster_key_file")]
+    join: Option<String>,
+    /// The lowest node id of this launch; give the nodes of another machine other ids.
+    #[arg(long, value_name = "ID", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    first_id: u32,
+    /// A name by which the other commands find this job; the launcher's process id unless given.
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+    /// End all nodes as soon as one fails.
+    #[arg(long)]
+    fail_fast: bool,
     /// CPU workers of each node.
     #[arg(long, value_name = "G", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "gpus")]
     workers: Option<u16>,
@@ -38,6 +54,8 @@ struct Launched {
     command: &'static str,
     succeeded: bool,
     nodes: u16,
+    /// Nodes that ended badly, by id.
+    failed: Vec<usize>,
     elapsed_s: f64,
 }
 
@@ -54,16 +72,123 @@ impl Launch {
         }
         let mut plan = Plan::new(program, usize::from(self.nodes)).arguments(arguments);
         plan.workers = self.workers.map(usize::from);
-        plan.cluster_key_file = self.cluster_key_file;
+        plan.cluster_key_file.clone_from(&self.cluster_key_file);
+        plan.first_id = self.first_id as usize;
+        (plan.joins, plan.peers) = (self.join.is_some(), self.join.clone());
         catch_signals();
         let start = Instant::now();
-        supervise(&plan, &mut |line| {
-            console.node_line(line);
-            Flow::Continue
-        })?;
-        let report = Launched { command: "launch", succeeded: true, nodes: self.nodes, elapsed_s: start.elapsed().as_secs_f64() };
-        console.result(format!("all {} nodes ended well after {:.1} s", report.nodes, report.elapsed_s), &report)
+        let failed = if self.fail_fast { fail_fast(&plan, console)? } else { self.elastic(&plan, console)? };
+        let (nodes, elapsed_s) = (self.nodes, start.elapsed().as_secs_f64());
+        let report = Launched { command: "launch", succeeded: true, nodes, failed: failed.clone(), elapsed_s };
+        let ended =
+            if failed.is_empty() { "all nodes ended well".to_owned() } else { format!("the job ended; nodes {failed:?} had failed") };
+        console.result(format!("{ended} after {elapsed_s:.1} s"), &report)
     }
+
+    /// Runs the nodes, whoever dies, and does what the other commands ask. Fails if no node ended well.
+    fn elastic(&self, plan: &Plan, console: Console) -> anyhow::Result<Vec<usize>> {
+        let name = self.job.clone().unwrap_or_else(|| std::process::id().to_string());
+        let server = Server::open(&jobs::socket_of(&name)?).context("cannot open the control socket")?;
+        let mut group = Group::start(plan)?;
+        let (mut failed, mut well) = (Vec::new(), 0usize);
+        while !group.is_over() {
+            for happening in group.next() {
+                match happening {
+                    Happening::Line(line) => console.node_line(&line),
+                    Happening::Ended { status, .. } if status.success() => well += 1,
+                    Happening::Ended { node, status } => {
+                        console.progress(format!("node {node} failed ({status}); the others go on without it"));
+                        failed.push(node);
+                    }
+                }
+            }
+            while let Some(asked) = server.next() {
+                answer(&name, &mut group, asked);
+            }
+            if let Some(signal) = caught() {
+                group.end(&mut |happening| show(console, happening));
+                bail!("ended by {signal}; all nodes were ended");
+            }
+        }
+        let last = failed.last().map(|node| (*node, group.last_lines(*node).join("\n    ")));
+        match last.filter(|_| well == 0) {
+            Some((node, lines)) => bail!("no node ended well; the last lines of node {node}:\n    {lines}"),
+            None => Ok(failed),
+        }
+    }
+}
+
+fn show(console: Console, happening: &Happening) {
+    if let Happening::Line(line) = happening {
+        console.node_line(line);
+    }
+}
+
+fn fail_fast(plan: &Plan, console: Console) -> anyhow::Result<Vec<usize>> {
+    supervise(plan, &mut |line| {
+        console.node_line(line);
+        Flow::Continue
+    })?;
+    Ok(Vec::new())
+}
+
+/// Carries out a request of another command.
+fn answer(job: &str, group: &mut Group, asked: Asked) {
+    let done = match asked.request {
+        Request::Status => Ok(status(job, group)),
+        Request::Scale { nodes } => scale(group, nodes),
+        Request::Drain { node } => drain(group, node).map(|()| changed(&[], &[node], &[])),
+        Request::Kill { node } if group.signal(node, Signal::SIGKILL) => Ok(changed(&[], &[], &[node])),
+        Request::Kill { node } => Err(no_such(group, node)),
+    };
+    asked.answer(done.unwrap_or_else(|error| Answer::Refused { error }));
+}
+
+fn changed(joined: &[usize], drained: &[usize], killed: &[usize]) -> Answer {
+    Answer::Changed { joined: joined.to_vec(), drained: drained.to_vec(), killed: killed.to_vec() }
+}
+
+fn no_such(group: &Group, node: usize) -> String {
+    format!("no node {node} is running; running: {:?}", group.running_nodes())
+}
+
+fn status(job: &str, group: &Group) -> Answer {
+    let report = |node: usize| match jobs::ask(node, &group.admin_socket(node), admin::Request::Status) {
+        Ok(admin::Answer::Status(report)) => Some(*report),
+        _ => None,
+    };
+    Answer::Status { job: job.to_owned(), nodes: group.running_nodes().into_iter().map(|node| (node, report(node))).collect() }
+}
+
+fn drain(group: &Group, node: usize) -> Result<(), String> {
+    if !group.running_nodes().contains(&node) {
+        return Err(no_such(group, node));
+    }
+    jobs::ask(node, &group.admin_socket(node), admin::Request::Drain).map(drop).map_err(|error| error.to_string())
+}
+
+/// Starts the lowest free ids, or drains the highest running ones.
+fn scale(group: &mut Group, nodes: usize) -> Result<Answer, String> {
+    if !(1..=NODES_MAX).contains(&nodes) {
+        return Err(format!(
+            "{nodes} nodes: one machine runs 1 to {NODES_MAX} node processes of a launch; drain the last one to end the job"
+        ));
+    }
+    let running = group.running_nodes();
+    let (mut joined, mut drained) = (Vec::new(), Vec::new());
+    let mut id = group.first_id();
+    while running.len() + joined.len() < nodes {
+        if !running.contains(&id) {
+            group.join(id).map_err(|error| error.to_string())?;
+            joined.push(id);
+        }
+        id += 1;
+    }
+    for node in running.iter().rev().take(running.len().saturating_sub(nodes)) {
+        drain(group, *node)?;
+        drained.push(*node);
+    }
+    Ok(changed(&joined, &drained, &[]))
 }
 
 /// A binary that is not there is told once, not once a node.

@@ -2,6 +2,7 @@
 
 mod bench;
 mod demo;
+mod job;
 mod keygen;
 mod launch;
 
@@ -31,6 +32,14 @@ pub enum Command {
     Keygen(keygen::Keygen),
     /// Run N node processes of a training binary on this machine.
     Launch(launch::Launch),
+    /// Change how many nodes the running job has.
+    Scale(job::Scale),
+    /// Let a node hand over and leave.
+    Drain(job::Drain),
+    /// Kill a node's process, as a crash would.
+    Kill(job::Kill),
+    /// Show the running job.
+    Status(job::Status),
     /// Measure rounds, gossip and steps against the limits of this machine, taken in the same run.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -59,6 +68,10 @@ impl Command {
             Self::Demo(demo) => demo.run(*console),
             Self::Keygen(keygen) => keygen.run(*console),
             Self::Launch(launch) => launch.run(*console),
+            Self::Scale(scale) => scale.run(*console),
+            Self::Drain(drain) => drain.run(*console),
+            Self::Kill(kill) => kill.run(*console),
+            Self::Status(status) => status.run(*console),
             Self::Bench(bench) => bench.run(*console),
             Self::StartNode { command } => Err(become_node(&command).into()),
             Self::RawNode(raw_node) => raw_node.run(),

@@ -16,6 +16,12 @@ pub const MIN_NODES: &str = "SLOWMO_MIN_NODES";
 pub const CLUSTER_KEY_FILE: &str = "SLOWMO_CLUSTER_KEY_FILE";
 /// Devices, so workers, of the node.
 pub const DEVICES: &str = "SLOWMO_DEVICES";
+/// The node joins a running cluster and never founds one.
+pub const JOIN: &str = "SLOWMO_JOIN";
+/// Where the node listens for its launcher.
+pub const ADMIN: &str = "SLOWMO_ADMIN";
+/// Addresses of a running cluster.
+pub const PEERS: &str = "SLOWMO_PEERS";
 /// Process id of the launcher, with which its nodes end.
 pub const LAUNCHER_PID: &str = slowmo::launcher::LAUNCHER_VARIABLE;
 
@@ -36,6 +42,12 @@ pub struct Plan {
     pub arguments: Vec<OsString>,
     /// Node processes, at most [`super::NODES_MAX`].
     pub nodes: usize,
+    /// The lowest node id.
+    pub first_id: usize,
+    /// Also the first nodes join a running cluster.
+    pub joins: bool,
+    /// Addresses of the running cluster that the nodes join, instead of a folder of their own.
+    pub peers: Option<String>,
     /// Workers of each node; `None` leaves it to the node.
     pub workers: Option<usize>,
     /// The cluster key; `None` leaves it to the credentials in this process's environment, or else makes a key that
@@ -57,6 +69,9 @@ impl Plan {
             program: program.into(),
             arguments: Vec::new(),
             nodes,
+            first_id: 1,
+            joins: false,
+            peers: None,
             workers: None,
             cluster_key_file: None,
             isolated: false,
@@ -91,8 +106,12 @@ impl Plan {
         let mut variables: Vec<(String, OsString)> = vec![
             (NODE_ID.into(), node.to_string().into()),
             (LISTEN.into(), "127.0.0.1:0".into()),
-            (RENDEZVOUS.into(), folder.into()),
+            match &self.peers {
+                Some(peers) => (PEERS.into(), peers.into()),
+                None => (RENDEZVOUS.into(), folder.join("rendezvous").into()),
+            },
             (MIN_NODES.into(), self.nodes.to_string().into()),
+            (ADMIN.into(), folder.join(format!("node-{node}.sock")).into()),
             (LAUNCHER_PID.into(), std::process::id().to_string().into()),
         ];
         variables.extend(cluster_key_file.map(|file| (CLUSTER_KEY_FILE.into(), file.into())));
@@ -154,8 +173,9 @@ mod tests {
         let expected = [
             "SLOWMO_NODE_ID=2",
             "SLOWMO_LISTEN=127.0.0.1:0",
-            "SLOWMO_RENDEZVOUS=/f",
+            "SLOWMO_RENDEZVOUS=/f/rendezvous",
             "SLOWMO_MIN_NODES=3",
+            "SLOWMO_ADMIN=/f/node-2.sock",
             &launcher,
             "SLOWMO_CLUSTER_KEY_FILE=/k",
             "SLOWMO_DEVICES=2",

@@ -1,15 +1,18 @@
-//! A group of node processes from start to end.
+//! A group of node processes from start to end; nodes may be added and ended meanwhile.
 
 use super::end::{Ending, reap, send};
-use super::environment::Plan;
+use super::environment::{JOIN, Plan};
 use super::lines::{LINES_WAITING_MAX, Line, Reading, Stream, forward};
 use super::start::START_NODE;
 use super::{NODES_MAX, signals};
 use nix::sys::signal::Signal;
+use slowmo::admin::Request;
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -18,6 +21,8 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_millis(20);
 /// Last lines of standard error kept of each node, to be shown when it fails.
 const LAST_LINES_MAX: usize = 20;
+/// How long telling a node may take.
+const TELL_MAX: Duration = Duration::from_millis(100);
 /// How long the output of an ended process is waited for; a process it left behind may hold it open.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
 
@@ -72,6 +77,20 @@ pub enum GroupError {
     Stopped,
 }
 
+/// What happened in a group.
+#[derive(Debug)]
+pub enum Happening {
+    /// A node wrote a line.
+    Line(Line),
+    /// A node's process ended.
+    Ended {
+        /// The node.
+        node: usize,
+        /// How.
+        status: ExitStatus,
+    },
+}
+
 /// Runs the plan's processes until all have ended well, and hands every line they write to `on_line`.
 ///
 /// Call it on the main thread: the nodes' lives are tied to the thread that started them. If one fails, the others
@@ -82,30 +101,40 @@ pub enum GroupError {
 pub fn supervise(plan: &Plan, on_line: &mut dyn FnMut(&Line) -> Flow) -> Result<(), GroupError> {
     let mut group = Group::start(plan)?;
     let start = Instant::now();
-    loop {
-        let flow = group.read(on_line);
-        let failure = group.reap();
-        let reason = match (failure, signals::caught(), flow, plan.time_max.filter(|max| start.elapsed() >= *max)) {
-            (Some((node, status)), ..) => Some(GroupError::Node(NodeFailure { node, status, last_lines: Vec::new() })),
-            (_, Some(signal), ..) => Some(GroupError::Interrupted(signal)),
-            (_, _, Flow::Stop, _) => Some(GroupError::Stopped),
-            (_, _, _, Some(time_max)) => Some(GroupError::TooLong(time_max)),
-            _ => None,
-        };
+    while !group.is_over() {
+        let mut reason = None;
+        for happening in group.next() {
+            match happening {
+                Happening::Line(line) if on_line(&line) == Flow::Stop => reason = reason.or(Some(GroupError::Stopped)),
+                Happening::Ended { node, status } if !status.success() => {
+                    let failure = NodeFailure { node, status, last_lines: Vec::new() };
+                    // A signal is the cause more often than an exit code that follows from it.
+                    let stronger = !matches!(&reason, Some(GroupError::Node(known)) if known.status.signal().is_some());
+                    reason = if stronger { Some(GroupError::Node(failure)) } else { reason };
+                }
+                _ => {}
+            }
+        }
+        let too_long = plan.time_max.filter(|max| start.elapsed() >= *max);
+        let reason = reason.or(signals::caught().map(GroupError::Interrupted)).or(too_long.map(GroupError::TooLong));
         if let Some(reason) = reason {
-            group.end(on_line);
+            group.end(&mut |happening| {
+                if let Happening::Line(line) = happening {
+                    let _flow = on_line(line);
+                }
+            });
             return Err(group.with_last_lines(reason));
         }
-        if group.is_over() {
-            return Ok(());
-        }
     }
+    Ok(())
 }
 
 /// One node process.
 #[derive(Debug)]
 struct Member {
     node: usize,
+    /// Which start of the node, so that a restart's output is not taken for its predecessor's.
+    start: u64,
     child: Child,
     status: Option<(ExitStatus, Instant)>,
     /// Of its two output streams, how many have not ended.
@@ -115,30 +144,89 @@ struct Member {
 
 /// The processes, and what they write. Dropping it kills what still runs.
 #[derive(Debug)]
-struct Group {
+pub struct Group {
+    plan: Plan,
+    key_file: Option<PathBuf>,
     members: Vec<Member>,
-    lines: Receiver<Reading>,
+    starts: u64,
+    sender: SyncSender<(u64, Reading)>,
+    lines: Receiver<(u64, Reading)>,
     /// Removed at the end.
     folder: tempfile::TempDir,
 }
 
 impl Group {
-    fn start(plan: &Plan) -> Result<Self, GroupError> {
+    /// Starts the plan's nodes.
+    ///
+    /// # Errors
+    /// See [`GroupError`]; no process is left then.
+    pub fn start(plan: &Plan) -> Result<Self, GroupError> {
         if !(1..=NODES_MAX).contains(&plan.nodes) {
             return Err(GroupError::Nodes(plan.nodes));
         }
         let (folder, key_file) = prepare_folder(plan).map_err(GroupError::Folder)?;
         let (sender, lines) = sync_channel(LINES_WAITING_MAX);
-        let mut group = Self { members: Vec::with_capacity(plan.nodes), lines, folder };
-        for node in 1..=plan.nodes {
-            let variables = plan.variables_of(node, group.folder.path(), key_file.as_deref());
-            group.add(plan, node, variables, &sender).map_err(|source| GroupError::Start { node, source })?;
+        let mut group = Self { plan: plan.clone(), key_file, members: Vec::new(), starts: 0, sender, lines, folder };
+        for node in plan.first_id..plan.first_id + plan.nodes {
+            group.add(node, plan.joins).map_err(|source| GroupError::Start { node, source })?;
         }
         Ok(group)
     }
 
+    /// Starts one more node, which joins the others; of one that ran before, if it has ended.
+    ///
+    /// # Errors
+    /// The node runs, or too many do, or its process did not start. Nothing else changed.
+    pub fn join(&mut self, node: usize) -> Result<(), GroupError> {
+        let running = self.running_nodes();
+        if running.contains(&node) || running.len() >= NODES_MAX {
+            return Err(GroupError::Nodes(node));
+        }
+        self.members.retain(|member| member.node != node);
+        self.add(node, true).map_err(|source| GroupError::Start { node, source })
+    }
+
+    /// The lowest id of the group.
+    #[must_use]
+    pub fn first_id(&self) -> usize {
+        self.plan.first_id
+    }
+
+    /// The nodes whose processes run, ascending.
+    #[must_use]
+    pub fn running_nodes(&self) -> Vec<usize> {
+        let mut nodes: Vec<usize> = self.members.iter().filter(|member| member.status.is_none()).map(|member| member.node).collect();
+        nodes.sort_unstable();
+        nodes
+    }
+
+    /// Sends a signal to a running node's process group; whether there was one.
+    pub fn signal(&self, node: usize, signal: Signal) -> bool {
+        let member = self.members.iter().find(|member| member.node == node && member.status.is_none());
+        send(member.map(|member| &member.child).into_iter(), signal);
+        member.is_some()
+    }
+
+    /// The admin socket of a node.
+    #[must_use]
+    pub fn admin_socket(&self, node: usize) -> PathBuf {
+        admin_socket(self.folder.path(), node)
+    }
+
+    /// The last lines that a node wrote to standard error, oldest first.
+    #[must_use]
+    pub fn last_lines(&self, node: usize) -> Vec<String> {
+        let member = self.members.iter().find(|member| member.node == node);
+        member.map(|member| member.last_lines.iter().cloned().collect()).unwrap_or_default()
+    }
+
     /// Starts node `node` through [`super::become_node`].
-    fn add(&mut self, plan: &Plan, node: usize, variables: Vec<(String, OsString)>, to: &SyncSender<Reading>) -> std::io::Result<()> {
+    fn add(&mut self, node: usize, joins: bool) -> std::io::Result<()> {
+        let mut variables = self.plan.variables_of(node, self.folder.path(), self.key_file.as_deref());
+        if joins {
+            variables.push((JOIN.into(), "true".into()));
+        }
+        let plan = &self.plan;
         let mut command = Command::new(std::env::current_exe()?);
         for name in plan.hidden_variables(inherited_names()) {
             command.env_remove(name);
@@ -148,37 +236,54 @@ impl Group {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn()?;
         let (output, error) = (child.stdout.take(), child.stderr.take());
-        self.members.push(Member { node, child, status: None, streams_open: 2, last_lines: VecDeque::new() });
+        self.starts += 1;
+        let start = self.starts;
+        self.members.push(Member { node, start, child, status: None, streams_open: 2, last_lines: VecDeque::new() });
         if let (Some(output), Some(error)) = (output, error) {
-            forward(node, Stream::Output, output, to.clone())?;
-            forward(node, Stream::Error, error, to.clone())?;
+            forward((node, start), Stream::Output, output, self.sender.clone())?;
+            forward((node, start), Stream::Error, error, self.sender.clone())?;
         }
         Ok(())
     }
 
-    /// Hands on what was written within [`POLL`].
-    fn read(&mut self, on_line: &mut dyn FnMut(&Line) -> Flow) -> Flow {
-        let until = Instant::now() + POLL;
+    /// What happened within [`POLL`]. Whoever ended is told to the other nodes at once.
+    pub fn next(&mut self) -> Vec<Happening> {
+        let mut happenings: Vec<Happening> = self.read().into_iter().map(Happening::Line).collect();
+        let ended = self.reap();
+        for (node, _) in &ended {
+            for other in self.running_nodes() {
+                tell_exited(&self.admin_socket(other), *node);
+            }
+        }
+        happenings.extend(ended.into_iter().map(|(node, status)| Happening::Ended { node, status }));
+        happenings
+    }
+
+    /// What was written within [`POLL`].
+    fn read(&mut self) -> Vec<Line> {
+        let (until, mut lines) = (Instant::now() + POLL, Vec::new());
         // Also when the nodes write without a pause, somebody must look after the processes.
-        while let Some(left) = until.checked_duration_since(Instant::now()) {
+        while let Some(left) = until.checked_duration_since(Instant::now()).filter(|_| lines.len() < LINES_WAITING_MAX) {
             match self.lines.recv_timeout(left) {
-                Ok(Reading::Line(line)) => {
+                Ok((_, Reading::Line(line))) => {
                     self.keep(&line);
-                    if on_line(&line) == Flow::Stop {
-                        return Flow::Stop;
-                    }
+                    lines.push(line);
                 }
-                Ok(Reading::End(node)) => self.members[node - 1].streams_open -= 1,
+                Ok((start, Reading::End)) => {
+                    let member = self.members.iter_mut().find(|member| member.start == start);
+                    member.into_iter().for_each(|member| member.streams_open -= 1);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(left),
             }
         }
-        Flow::Continue
+        lines
     }
 
     fn keep(&mut self, line: &Line) {
         if line.stream == Stream::Error {
-            let last_lines = &mut self.members[line.node - 1].last_lines;
+            let Some(member) = self.members.iter_mut().find(|member| member.node == line.node) else { return };
+            let last_lines = &mut member.last_lines;
             if last_lines.len() == LAST_LINES_MAX {
                 last_lines.pop_front();
             }
@@ -186,33 +291,30 @@ impl Group {
         }
     }
 
-    /// Notes who has ended; returns the first that ended badly. A signal is the cause more often than an exit code.
-    fn reap(&mut self) -> Option<(usize, ExitStatus)> {
-        let mut failures = Vec::new();
+    /// Notes who has ended.
+    fn reap(&mut self) -> Vec<(usize, ExitStatus)> {
+        let mut ended = Vec::new();
         for member in self.members.iter_mut().filter(|member| member.status.is_none()) {
             if let Ok(Some(status)) = reap(&mut member.child) {
                 member.status = Some((status, Instant::now()));
-                if !status.success() {
-                    failures.push((member.node, status));
-                }
+                ended.push((member.node, status));
             }
         }
-        failures.sort_by_key(|(node, status)| (status.signal().is_none(), *node));
-        failures.first().copied()
+        ended
     }
 
     /// Whether all have ended and their output was read.
-    fn is_over(&self) -> bool {
+    #[must_use]
+    pub fn is_over(&self) -> bool {
         self.members.iter().all(|member| member.status.is_some_and(|(_, at)| member.streams_open == 0 || at.elapsed() >= OUTPUT_WAIT))
     }
 
-    /// Ends every process and reads what they still write.
-    fn end(&mut self, on_line: &mut dyn FnMut(&Line) -> Flow) {
+    /// Ends every process (SIGTERM, after 3 s SIGKILL) and reads what they still write.
+    pub fn end(&mut self, on_happening: &mut dyn FnMut(&Happening)) {
         let mut ending = Ending::begin(self.running());
         while !self.is_over() {
             ending.insist(self.running());
-            self.read(on_line);
-            self.reap();
+            self.next().iter().for_each(&mut *on_happening);
         }
     }
 
@@ -223,7 +325,7 @@ impl Group {
     /// Adds what a failed node said last, which is complete only after the end.
     fn with_last_lines(&self, mut reason: GroupError) -> GroupError {
         if let GroupError::Node(failure) = &mut reason {
-            failure.last_lines = self.members[failure.node - 1].last_lines.iter().cloned().collect();
+            failure.last_lines = self.last_lines(failure.node);
         }
         reason
     }
@@ -271,4 +373,19 @@ fn describe(failure: &NodeFailure) -> String {
         failure.last_lines.iter().for_each(|line| text.push_str(&format!("\n    {line}")));
     }
     text
+}
+
+/// Where node `node` of a group listens for its launcher.
+fn admin_socket(folder: &Path, node: usize) -> PathBuf {
+    folder.join(format!("node-{node}.sock"))
+}
+
+/// Tells a node that another one's process has ended. A node that is not up yet, or ends itself, need not know.
+fn tell_exited(socket: &Path, node: usize) {
+    let told = UnixStream::connect(socket).and_then(|mut stream| {
+        stream.set_write_timeout(Some(TELL_MAX))?;
+        let request = serde_json::to_string(&Request::Exited { node: node as u64 }).map_err(std::io::Error::other)?;
+        writeln!(stream, "{request}")
+    });
+    let _not_up = told;
 }

@@ -34,21 +34,26 @@ pub(super) enum Reading {
     /// One line.
     Line(Line),
     /// No more lines from this node's stream.
-    End(usize),
+    End,
 }
 
 /// Starts a thread that sends `source`'s lines, then [`Reading::End`]; it ends early when nobody listens.
-pub(super) fn forward(node: usize, stream: Stream, source: impl Read + Send + 'static, to: SyncSender<Reading>) -> std::io::Result<()> {
+pub(super) fn forward(
+    (node, start): (usize, u64),
+    stream: Stream,
+    source: impl Read + Send + 'static,
+    to: SyncSender<(u64, Reading)>,
+) -> std::io::Result<()> {
     let run = move || {
         let mut source = BufReader::new(source);
         let mut bytes = Vec::new();
         while read_line(&mut source, &mut bytes) {
             let text = String::from_utf8_lossy(&bytes).into_owned();
-            if to.send(Reading::Line(Line { node, stream, text })).is_err() {
+            if to.send((start, Reading::Line(Line { node, stream, text }))).is_err() {
                 return;
             }
         }
-        let _nobody_listens = to.send(Reading::End(node));
+        let _nobody_listens = to.send((start, Reading::End));
     };
     std::thread::Builder::new().name(format!("lines-{node}")).spawn(run).map(drop)
 }

@@ -6,11 +6,11 @@ mod end;
 mod environment;
 mod group;
 mod lines;
-mod signals;
+pub mod signals;
 mod start;
 
 pub use environment::{DEVICES, LAUNCHER_PID, NODE_ID, Plan, RENDEZVOUS};
-pub use group::{Flow, GroupError, NodeFailure, supervise};
+pub use group::{Flow, Group, GroupError, Happening, NodeFailure, supervise};
 pub use lines::{LINE_BYTES_MAX, Line, Stream};
 pub use signals::catch_signals;
 pub use start::{START_NODE, StartError, become_node};

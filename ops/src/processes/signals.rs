@@ -38,7 +38,7 @@ pub(super) fn release() {
 }
 
 /// The last signal caught.
-pub(super) fn caught() -> Option<Signal> {
+pub fn caught() -> Option<Signal> {
     Signal::try_from(LAST.load(Ordering::Relaxed)).ok()
 }
 

@@ -248,6 +248,14 @@ pub static KEYS: &[Key] = &[
     key!(probe_interval_ms, "200", "ms", MILLISECONDS, false, "how often a peer is probed for life"),
     key!(suspect_ms, "1000", "ms", MILLISECONDS, false, "how long a peer that does not answer is suspected before it counts as dead"),
     key!(admin, word: "none", "", PATH, false, "Unix socket on which this node answers status and takes orders"),
+    key!(
+        drain_on_sigterm,
+        "true",
+        "",
+        SWITCH,
+        false,
+        "SIGTERM hands over in the next round and ends the training loop; a second one ends the process"
+    ),
     key!(connect_timeout_ms, "30000", "ms", MILLISECONDS, false, "how long a peer is tried before it is given up"),
     key!(round_timeout_ms, "300000", "ms", MILLISECONDS, false, "how long a round may take before it fails"),
     key!(idle_timeout_ms, "10000", "ms", MILLISECONDS, false, "silence after which a connection is given up"),

@@ -106,6 +106,8 @@ pub struct Config {
     pub suspect_ms: u64,
     /// Unix socket of this node's admin endpoint.
     pub admin: Option<PathBuf>,
+    /// SIGTERM drains this node.
+    pub drain_on_sigterm: bool,
     /// How long a peer is tried before it is given up, in milliseconds.
     pub connect_timeout_ms: u64,
     /// How long a round may take, in milliseconds.
@@ -181,6 +183,7 @@ impl Default for Config {
             probe_interval_ms: 200,
             suspect_ms: 1_000,
             admin: None,
+            drain_on_sigterm: true,
             connect_timeout_ms: 30_000,
             round_timeout_ms: 300_000,
             idle_timeout_ms: 10_000,

@@ -1,0 +1,197 @@
+//! `slowmo scale`, `drain`, `kill` and `status`: what is done with a running job.
+
+use crate::console::{Console, table};
+use anyhow::{Context, bail};
+use clap::Args;
+use serde::Serialize;
+use slowmo::admin::Report;
+use slowmo_ops::jobs::{self, Answer, Request};
+
+/// Digits of a lineage that people are shown.
+const LINEAGE_DIGITS: usize = 12;
+
+/// Which job.
+#[derive(Debug, Args)]
+pub struct Which {
+    /// The job's name; needed only where several run.
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+}
+
+/// Change how many nodes the running job has: new ones join, the highest ids hand over and leave.
+#[derive(Debug, Args)]
+pub struct Scale {
+    /// Node processes.
+    nodes: usize,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Let a node contribute once more, hand over and leave.
+#[derive(Debug, Args)]
+pub struct Drain {
+    /// Its id.
+    node: usize,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Kill a node's process (SIGKILL), as a crash would.
+#[derive(Debug, Args)]
+pub struct Kill {
+    /// Its id.
+    node: usize,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Show the running job: view, rounds, who is alive, and why nothing is decided if nothing is.
+#[derive(Debug, Args)]
+pub struct Status {
+    #[command(flatten)]
+    which: Which,
+}
+
+impl Scale {
+    /// Does it.
+    pub fn run(self, console: Console) -> anyhow::Result<()> {
+        change(console, &self.which, "scale", Request::Scale { nodes: self.nodes })
+    }
+}
+
+impl Drain {
+    /// Does it.
+    pub fn run(self, console: Console) -> anyhow::Result<()> {
+        change(console, &self.which, "drain", Request::Drain { node: self.node })
+    }
+}
+
+impl Kill {
+    /// Does it.
+    pub fn run(self, console: Console) -> anyhow::Result<()> {
+        change(console, &self.which, "kill", Request::Kill { node: self.node })
+    }
+}
+
+/// What a change reports.
+#[derive(Debug, Serialize)]
+struct Change {
+    command: &'static str,
+    succeeded: bool,
+    job: String,
+    joined: Vec<usize>,
+    drained: Vec<usize>,
+    killed: Vec<usize>,
+}
+
+fn ask(which: &Which, request: Request) -> anyhow::Result<(String, Answer)> {
+    let (job, socket) = jobs::find(which.job.as_deref())?;
+    let answer = jobs::request(&socket, request).with_context(|| format!("job {job} does not answer"))?;
+    match answer {
+        Answer::Refused { error } => bail!("{error}"),
+        answer => Ok((job, answer)),
+    }
+}
+
+fn change(console: Console, which: &Which, command: &'static str, request: Request) -> anyhow::Result<()> {
+    let (job, answer) = ask(which, request)?;
+    let Answer::Changed { joined, drained, killed } = answer else { bail!("job {job} answered something else") };
+    let parts = [("started", &joined), ("draining", &drained), ("killed", &killed)];
+    let told: Vec<String> = parts.iter().filter(|(_, nodes)| !nodes.is_empty()).map(|(what, nodes)| format!("{what} {nodes:?}")).collect();
+    let told = if told.is_empty() { "nothing to do".to_owned() } else { told.join(", ") };
+    let report = Change { command, succeeded: true, job, joined, drained, killed };
+    console.result(format!("job {}: {told}", report.job), &report)
+}
+
+/// What `status` reports: the job as the member that is furthest sees it, and every node.
+#[derive(Debug, Serialize)]
+struct JobReport {
+    command: &'static str,
+    succeeded: bool,
+    job: String,
+    /// Of the last decided round.
+    alive: usize,
+    members: usize,
+    contributors: usize,
+    round: u64,
+    epoch: u64,
+    lineage: String,
+    momentum_lost: u64,
+    /// Largest over the nodes.
+    disagreement: Option<f32>,
+    waiting_for: Option<String>,
+    nodes: Vec<NodeRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct NodeRow {
+    node: usize,
+    #[serde(flatten)]
+    report: Option<Report>,
+}
+
+impl Status {
+    /// Asks and shows.
+    pub fn run(self, console: Console) -> anyhow::Result<()> {
+        let (job, answer) = ask(&self.which, Request::Status)?;
+        let Answer::Status { nodes, .. } = answer else { bail!("job {job} answered something else") };
+        let report = JobReport::new(job, nodes);
+        console.result(report.to_text(), &report)
+    }
+}
+
+impl JobReport {
+    fn new(job: String, nodes: Vec<(usize, Option<Report>)>) -> Self {
+        let reports = || nodes.iter().filter_map(|(_, report)| report.as_ref());
+        let furthest = reports().filter(|report| report.standing != "joining").max_by_key(|report| report.round);
+        let last = furthest.map(|report| report.last_round);
+        let disagreement = reports().filter_map(|report| report.disagreement).max_by(f32::total_cmp);
+        Self {
+            command: "status",
+            succeeded: true,
+            job,
+            alive: last.map_or(0, |last| last.alive),
+            members: last.map_or(0, |last| last.members),
+            contributors: last.map_or(0, |last| last.contributors),
+            round: furthest.map_or(0, |report| report.round),
+            epoch: furthest.map_or(0, |report| report.epoch),
+            lineage: furthest.map(|report| report.lineage.clone()).unwrap_or_default(),
+            momentum_lost: furthest.map_or(0, |report| report.momentum_lost),
+            disagreement,
+            waiting_for: reports().find_map(|report| report.waiting_for.clone()),
+            nodes: nodes.into_iter().map(|(node, report)| NodeRow { node, report }).collect(),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let distance = |distance: Option<f32>| distance.map_or_else(|| "–".to_owned(), |distance| format!("{distance:.1e}"));
+        let rows = self.nodes.iter().map(|NodeRow { node, report }| match report {
+            None => [node.to_string(), "no answer".into(), "–".into(), "–".into(), "–".into(), "–".into()],
+            Some(report) => [
+                node.to_string(),
+                report.standing.clone(),
+                report.epoch.to_string(),
+                report.round.to_string(),
+                report.step.to_string(),
+                distance(report.disagreement),
+            ],
+        });
+        let nodes = table(["node", "standing", "view", "round", "step", "disagreement"], rows);
+        let lineage = self.lineage.get(..LINEAGE_DIGITS).unwrap_or(&self.lineage);
+        let mut text = format!(
+            "job {}: view {} of lineage {lineage}, next round {}\nlast round: {} alive / {} members / {} contributors\nmomentum lost: {} shards, disagreement: {}\n{nodes}",
+            self.job,
+            self.epoch,
+            self.round,
+            self.alive,
+            self.members,
+            self.contributors,
+            self.momentum_lost,
+            distance(self.disagreement)
+        );
+        if let Some(why) = &self.waiting_for {
+            text.push_str(&format!("\nwaits: {why}"));
+        }
+        text
+    }
+}

@@ -1,0 +1,103 @@
+//! Where launchers listen. Touches one folder.
+
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// Why a job was not found.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// No launcher runs.
+    #[error("no job is running; start one with slowmo launch")]
+    None,
+    /// Several run.
+    #[error("several jobs are running ({}); choose one with --job NAME", .0.join(", "))]
+    Several(Vec<String>),
+    /// Not this one.
+    #[error("no job is named {name}; running: {}", if running.is_empty() { "none".to_owned() } else { running.join(", ") })]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// Jobs that run.
+        running: Vec<String>,
+    },
+    /// The name cannot be a file's.
+    #[error("{0:?} cannot name a job: use letters, digits, - and _")]
+    Name(String),
+    /// A launcher of this name runs.
+    #[error("a job named {0} is running already; choose another --job NAME")]
+    Taken(String),
+    /// The folder of sockets.
+    #[error("the folder {} cannot be used: {error}", folder.display())]
+    Folder {
+        /// Which.
+        folder: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+}
+
+/// The socket of the job with this name, or of the only running job.
+///
+/// # Errors
+/// None, several, or none of this name.
+pub fn find(name: Option<&str>) -> Result<(String, PathBuf), JobError> {
+    let folder = folder()?;
+    let running = running(&folder);
+    let Some(name) = name else {
+        return match running.as_slice() {
+            [] => Err(JobError::None),
+            [only] => Ok((only.clone(), socket_in(&folder, only))),
+            _ => Err(JobError::Several(running)),
+        };
+    };
+    if running.iter().any(|job| job == name) {
+        return Ok((name.to_owned(), socket_in(&folder, name)));
+    }
+    Err(JobError::Unknown { name: name.to_owned(), running })
+}
+
+/// The socket on which a new job of this name listens.
+///
+/// # Errors
+/// A job of this name runs, or the name or the folder is unusable.
+pub fn socket_of(name: &str) -> Result<PathBuf, JobError> {
+    let plain = |character: char| character.is_ascii_alphanumeric() || character == '-' || character == '_';
+    if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+        return Err(JobError::Name(name.to_owned()));
+    }
+    let folder = folder()?;
+    if running(&folder).iter().any(|job| job == name) {
+        return Err(JobError::Taken(name.to_owned()));
+    }
+    Ok(socket_in(&folder, name))
+}
+
+fn socket_in(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.sock"))
+}
+
+/// Jobs whose launcher answers; what a killed launcher left behind does not count.
+fn running(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().to_str().and_then(|name| name.strip_suffix(".sock").map(str::to_owned)));
+    let mut names: Vec<String> = names.filter(|name| UnixStream::connect(socket_in(folder, name)).is_ok()).collect();
+    names.sort();
+    names
+}
+
+/// A folder of this user's own: nobody else may enter it.
+fn folder() -> Result<PathBuf, JobError> {
+    // The owner of this process, without a system call of our own.
+    let user = std::fs::metadata("/proc/self").map(|metadata| metadata.uid()).unwrap_or_default();
+    let folder = match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(runtime) => PathBuf::from(runtime).join("slowmo"),
+        None => std::env::temp_dir().join(format!("slowmo-{user}")),
+    };
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).and_then(|()| std::fs::symlink_metadata(&folder));
+    let checked = made.and_then(|metadata| {
+        let private = metadata.is_dir() && metadata.uid() == user && metadata.mode() & 0o077 == 0;
+        if private { Ok(()) } else { Err(std::io::Error::other("it is not this user's own, closed to everybody else")) }
+    });
+    checked.map(|()| folder.clone()).map_err(|error| JobError::Folder { folder, error })
+}

@@ -1,0 +1,38 @@
+//! Asking a node on its admin socket.
+
+use super::exchange;
+use slowmo::admin::{Answer, Request};
+use std::path::Path;
+
+/// Why a node did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// It does not answer.
+    #[error("node {node} does not answer ({source}); it may not be up yet, or be stopped")]
+    Silent {
+        /// Which.
+        node: usize,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It refused.
+    #[error("node {node} refused: {error}")]
+    Refused {
+        /// Which.
+        node: usize,
+        /// Why.
+        error: String,
+    },
+}
+
+/// Asks the node behind `socket`.
+///
+/// # Errors
+/// It does not answer, or refuses.
+pub fn ask(node: usize, socket: &Path, request: Request) -> Result<Answer, NodeError> {
+    match exchange(socket, &request) {
+        Ok(Answer::Refused { error }) => Err(NodeError::Refused { node, error }),
+        Ok(answer) => Ok(answer),
+        Err(source) => Err(NodeError::Silent { node, source }),
+    }
+}

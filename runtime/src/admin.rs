@@ -1,0 +1,240 @@
+//! A node's admin endpoint: a Unix socket that only this user can open; one JSON request a line, one JSON answer a line.
+//!
+//! Touches one socket file. Without the key `admin` nothing listens.
+
+use serde::{Deserialize, Serialize};
+use slowmo_actors::context::NodeContext;
+use slowmo_actors::membership::MembershipMessage;
+use slowmo_actors::status::{NodeStatus, Standing};
+use slowmo_protocol::ident::NodeId;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+/// Longest request, in bytes.
+pub const REQUEST_BYTES_MAX: u64 = 4096;
+/// Connections served at one time; more wait.
+pub const CONNECTIONS_MAX: usize = 16;
+/// How long a connection may be silent.
+pub const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// The exit code after a second SIGTERM, as a shell shows it for a process that SIGTERM ended.
+const TERMINATED: i32 = 143;
+
+/// What a node can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// What it sees of itself and the cluster.
+    Status,
+    /// To hand over in the next round and leave.
+    Drain,
+    /// To take note that a node's process has ended, from who saw it end.
+    Exited {
+        /// Which node.
+        node: u64,
+    },
+}
+
+/// What it answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Answer {
+    /// Done.
+    Done,
+    /// To [`Request::Status`].
+    Status(Box<Report>),
+    /// The request makes no sense.
+    Refused {
+        /// Why.
+        error: String,
+    },
+}
+
+/// A node as it sees itself and the cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Its id.
+    pub node: u64,
+    /// Where it stands: `founding`, `joining`, `member`, `leaving` or `left`.
+    pub standing: String,
+    /// Which model history, 32 hexadecimal digits.
+    pub lineage: String,
+    /// The view's number.
+    pub epoch: u64,
+    /// The next round.
+    pub round: u64,
+    /// The inner step after the last decided round.
+    pub step: u64,
+    /// The members of the view now.
+    pub members: Vec<MemberReport>,
+    /// The last decided round, in three separate numbers: members, those of them alive, those of them that contributed.
+    pub last_round: LastRound,
+    /// Shards whose slow momentum restarted at zero since the founding.
+    pub momentum_lost: u64,
+    /// `‖x − x̄‖ / ‖x̄‖` of this node when it last contributed.
+    pub disagreement: Option<f32>,
+    /// Why no round is decided now, and what would release it.
+    pub waiting_for: Option<String>,
+    /// What happened last, oldest first.
+    pub events: Vec<EventReport>,
+}
+
+/// One member of the view.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberReport {
+    /// Its id.
+    pub node: u64,
+    /// Where it listens.
+    pub address: String,
+    /// Its workers.
+    pub devices: u16,
+    /// Whether this node takes it for alive.
+    pub alive: bool,
+}
+
+/// The last decided round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastRound {
+    /// Members of its view.
+    pub members: usize,
+    /// Members that were alive.
+    pub alive: usize,
+    /// Members whose contributions were averaged.
+    pub contributors: usize,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventReport {
+    /// Microseconds since 1970.
+    pub at_us: u64,
+    /// What.
+    pub what: String,
+}
+
+/// The open socket; removed when dropped.
+#[derive(Debug)]
+pub struct Endpoint {
+    path: PathBuf,
+    serving: AbortHandle,
+}
+
+impl Endpoint {
+    /// Listens at `path`, which only this user can open, in the background. Must be called inside a tokio runtime.
+    pub(crate) fn serve(path: &Path, context: Arc<NodeContext>) -> io::Result<Self> {
+        // A socket that an earlier start of this node left behind.
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        let serving = tokio::spawn(accept(listener, context)).abort_handle();
+        Ok(Self { path: path.to_owned(), serving })
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.serving.abort();
+        // The folder may be gone already.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+async fn accept(listener: UnixListener, context: Arc<NodeContext>) {
+    let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    while let Ok(permit) = Arc::clone(&free).acquire_owned().await {
+        let Ok((connection, _)) = listener.accept().await else { return };
+        let context = Arc::clone(&context);
+        tokio::spawn(async move {
+            if let Err(error) = converse(connection, &context).await {
+                tracing::debug!(%error, "an admin connection ended");
+            }
+            drop(permit);
+        });
+    }
+}
+
+async fn converse(mut connection: UnixStream, context: &NodeContext) -> io::Result<()> {
+    let (reading, mut writing) = connection.split();
+    let mut reading = BufReader::new(reading);
+    loop {
+        let mut line = String::new();
+        let read = timeout(SILENCE_MAX, (&mut reading).take(REQUEST_BYTES_MAX).read_line(&mut line)).await;
+        if read.map_err(io::Error::other)?? == 0 {
+            return Ok(());
+        }
+        let mut answer = serde_json::to_string(&answer(&line, context)).map_err(io::Error::other)?;
+        answer.push('\n');
+        writing.write_all(answer.as_bytes()).await?;
+    }
+}
+
+fn answer(line: &str, context: &NodeContext) -> Answer {
+    let request = match serde_json::from_str(line) {
+        Ok(request) => request,
+        Err(error) => return Answer::Refused { error: error.to_string() },
+    };
+    match request {
+        Request::Status => return Answer::Status(Box::new(report(context))),
+        Request::Drain => context.actors.tell_membership(MembershipMessage::Drain),
+        Request::Exited { node } => context.actors.tell_membership(MembershipMessage::Exited(NodeId(node))),
+    }
+    Answer::Done
+}
+
+fn report(context: &NodeContext) -> Report {
+    let status: NodeStatus = context.status.read();
+    let standing = match status.standing {
+        Standing::Founding if !status.members.is_empty() => "member",
+        Standing::Founding => "founding",
+        Standing::Joining => "joining",
+        Standing::Member => "member",
+        Standing::Leaving => "leaving",
+        Standing::Left => "left",
+    };
+    let member = |member: &slowmo_protocol::view::Member| MemberReport {
+        node: member.id.0,
+        address: member.address.to_string(),
+        devices: member.devices,
+        alive: !status.dead.contains(&member.id),
+    };
+    Report {
+        node: context.settings.identity.node.0,
+        standing: standing.to_owned(),
+        lineage: format!("{:032x}", status.lineage.0),
+        epoch: status.epoch.0,
+        round: status.round.0,
+        step: status.step.0,
+        members: status.members.iter().map(member).collect(),
+        last_round: LastRound { members: status.members_then, alive: status.alive_then, contributors: status.contributors.len() },
+        momentum_lost: status.momentum_lost,
+        disagreement: status.disagreement,
+        waiting_for: status.waiting_for,
+        events: status.events.into_iter().map(|event| EventReport { at_us: event.at_us, what: event.what }).collect(),
+    }
+}
+
+/// Drains the node at the first SIGTERM; the second one ends the process at once.
+pub(crate) async fn drain_on_sigterm(context: Arc<NodeContext>) {
+    let Ok(mut signals) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) else { return };
+    if signals.recv().await.is_none() {
+        return;
+    }
+    if context.status.read().members.is_empty() {
+        // Nothing was decided here yet: there is nothing to hand over.
+        std::process::exit(TERMINATED);
+    }
+    tracing::info!("SIGTERM: this node hands over and leaves");
+    context.actors.tell_membership(MembershipMessage::Drain);
+    signals.recv().await;
+    std::process::exit(TERMINATED);
+}
