@@ -360,9 +360,10 @@ impl Coordinator {
         self.lead_again(node, out);
     }
 
-    /// Tells why no round can be decided, when that changes.
+    /// Tells why no round can be decided, when that changes. Where nobody contributed, nobody waits.
     pub(super) fn tell_waiting(&mut self, out: &mut Outbox<Effect>) {
-        let waiting = if self.alive_are_enough() { None } else { self.describe_waiting() };
+        let begun = self.current.as_ref().is_some_and(|current| current.begun.is_some());
+        let waiting = if !begun || self.alive_are_enough() { None } else { self.describe_waiting() };
         if waiting != self.waiting {
             self.waiting.clone_from(&waiting);
             out.push(Effect::Waiting(waiting));
