@@ -221,7 +221,8 @@ impl Membership {
 
     /// Asks to be admitted once every living member can be sent to and was heard from.
     pub(super) fn join_when_ready(&mut self, out: &mut Outbox<Effect>) {
-        let Some(cluster) = self.life.cluster.clone().filter(|_| self.life.standing.is_none() && self.failed.is_none()) else { return };
+        let wants = self.life.standing.is_none() && self.failed.is_none() && !self.life.drained;
+        let Some(cluster) = self.life.cluster.clone().filter(|_| wants) else { return };
         let wish = (cluster.lineage, cluster.view.epoch());
         if self.model.is_none() || self.life.asked == Some(wish) || !self.unheard(&cluster).is_empty() {
             return;

@@ -285,3 +285,24 @@ fn a_member_that_joins_again_is_not_late_for_its_founding() {
     node.handle(In::Tick, Instant(0).after(Span::from_millis(99_000)), &mut out);
     assert!(out.take().iter().all(|effect| !matches!(effect, Effect::Fail(_))));
 }
+
+#[test]
+fn a_node_that_leaves_does_not_ask_to_be_admitted_again() {
+    for leave in [In::Leave, In::Drain] {
+        let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
+        let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
+        let view = |epoch: u64, ids: &[u64]| View::new(Epoch(epoch), ids.iter().map(|id| member(*id)).collect()).unwrap();
+        let (with, without) = (view(5, &[1, 2, 9]), view(6, &[1, 2]));
+        node.handle(In::Decided { view: with, lineage: Lineage(5), round: Round(8) }, Instant(1), &mut out);
+        node.handle(leave, Instant(2), &mut out);
+        out.take();
+        // A faster member tells of the round that leaves this node out before this node's own coordinator does.
+        let mut peer = machine(1, 1, "");
+        peer.life.standing = Some(Standing { lineage: Lineage(5), round: Round(9), view: without.clone(), alive: vec![] });
+        let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+        node.handle(In::Frame { header, message }, Instant(3), &mut out);
+        node.handle(In::Decided { view: without, lineage: Lineage(5), round: Round(9) }, Instant(4), &mut out);
+        let asks = |effect: &Effect| matches!(effect, Effect::Send { frame: Frame::V1 { message: Message::Join, .. }, .. });
+        assert!(!out.take().iter().any(asks));
+    }
+}
