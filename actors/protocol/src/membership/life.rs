@@ -72,6 +72,8 @@ impl Membership {
     pub(super) fn enter(&mut self, view: View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
         let before = self.life.standing.replace(Standing { lineage, round, view, alive: Vec::new() });
         (self.life.cluster, self.life.asked) = (None, None);
+        // They bound the way in, not a later way back.
+        (self.appear_by, self.synchronize_by) = (None, None);
         let Some(standing) = &self.life.standing else { return };
         if before.is_some_and(|before| before.view == standing.view) {
             return;
@@ -210,6 +212,11 @@ impl Membership {
         };
         let wanted = cluster.view.members().iter().filter(|member| member.id != self.me() && cluster.alive.contains(&member.id));
         wanted.filter(|member| !heard(member)).map(|member| member.id).collect()
+    }
+
+    /// Whether all that is missing is a round of the cluster.
+    pub(super) fn is_ready_to_join(&self) -> bool {
+        self.life.cluster.as_ref().is_some_and(|cluster| self.unheard(cluster).is_empty())
     }
 
     /// Asks to be admitted once every living member can be sent to and was heard from.
