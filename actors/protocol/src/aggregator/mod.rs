@@ -10,6 +10,7 @@ use crate::machine::{Machine, Outbox};
 use crate::schedule::{Due, Exchange};
 use crate::time::{Instant, Span};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// What one worker asks for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,7 +63,7 @@ pub enum In {
     /// A round was decided, whether or not the workers wait for one.
     RoundDecided {
         /// What.
-        outcome: Outcome,
+        outcome: Arc<Outcome>,
         /// The outcome leaves this node out.
         drained: bool,
     },
@@ -112,7 +113,7 @@ pub enum Effect {
         /// The node's push-sum weight now.
         weight: f64,
         /// The decided round, if one was.
-        outcome: Option<Outcome>,
+        outcome: Option<Arc<Outcome>>,
         /// Nodes that were averaged with, this one included.
         contributors: usize,
         /// The inner step that follows.
@@ -151,7 +152,7 @@ pub struct Aggregator {
     arrived: BTreeSet<usize>,
     request: Option<Request>,
     started: bool,
-    decided: Option<(Outcome, bool)>,
+    decided: Option<(Arc<Outcome>, bool)>,
     drained: bool,
     gossiped: usize,
     timeout: Span,
@@ -265,7 +266,7 @@ impl Aggregator {
         }
     }
 
-    fn round_decided(&mut self, outcome: Outcome, drained: bool, out: &mut Outbox<Effect>) {
+    fn round_decided(&mut self, outcome: Arc<Outcome>, drained: bool, out: &mut Outbox<Effect>) {
         self.round = outcome.round.next();
         if outcome.terms.carries_parameters() {
             self.weight = 1.0;

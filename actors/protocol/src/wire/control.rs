@@ -53,8 +53,8 @@ pub enum Frame {
     V1 {
         /// Who, where in history.
         header: Header,
-        /// What.
-        message: Message,
+        /// What; behind a pointer, because frames wait in queues and most are small.
+        message: Box<Message>,
     },
 }
 

@@ -115,7 +115,7 @@ const PREFACE_V6: &str = "\
 0000000008070605040302010900000000000000cdab0000000000000100000020010db8000000000000000000000001e91c01";
 
 pub(super) fn frame(message: Message) -> Frame {
-    Frame::V1 { header: header(), message }
+    Frame::V1 { header: header(), message: Box::new(message) }
 }
 
 pub(super) fn stream(content: Bulk) -> BulkHeader {
