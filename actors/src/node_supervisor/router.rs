@@ -57,11 +57,6 @@ fn control(context: &NodeContext, from: NodeId, frame: &Bytes, credit: Credit, d
         Message::GossipMixed { .. } | Message::GossipRefused { .. } => {
             context.actors.tell_gossip_peer(GossipPeerMessage::Frame(header, message, credit));
         }
-        Message::Abandon(reason) => {
-            // What it says goes into errors and logs.
-            let message = Box::new(Message::Abandon(reason.bounded()));
-            context.actors.tell_coordinator(CoordinatorMessage::Frame(header, message, credit));
-        }
         _ => context.actors.tell_coordinator(CoordinatorMessage::Frame(header, message, credit)),
     }
 }
