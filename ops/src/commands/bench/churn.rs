@@ -154,7 +154,7 @@ impl Cluster {
     }
 
     fn listen(&mut self) -> anyhow::Result<()> {
-        for happening in self.group.next() {
+        for happening in self.group.happenings() {
             match happening {
                 Happening::Line(line) => match serde_json::from_str(&line.text) {
                     Ok(event) if line.stream == Stream::Output => self.note(line.node, event)?,

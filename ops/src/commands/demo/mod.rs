@@ -119,7 +119,7 @@ impl Run {
     /// Until all nodes have ended.
     fn watch(&mut self, until: Instant) -> anyhow::Result<()> {
         while !self.group.is_over() {
-            for happening in self.group.next() {
+            for happening in self.group.happenings() {
                 match happening {
                     Happening::Line(line) => self.hear(&line)?,
                     Happening::Ended { node, status } => self.ended(node, status)?,
