@@ -1,114 +1,196 @@
-//! A node that dies in the middle of a run: the others are told who, soon, instead of waiting for it.
+//! Nodes that die in the middle of a run: the survivors' next round is decided without them and training goes on; without a
+//! quorum they wait until the lost nodes are back.
 
-use crate::support::{IN_ORDER, local_sgd, noisy, sgp, uneven};
-use slowmo::config::{BaseName, ClusterKey};
-use slowmo::launcher::LAUNCHER_VARIABLE;
-use slowmo::{Config, Runtime, Worker};
+use crate::support::{IN_ORDER, Seen, Training, assert_close, bits, by_the_book, config, in_hub, local_sgd, sgp, train};
+use slowmo::config::BaseName;
+use slowmo::transport::memory::MemoryHub;
+use slowmo::{Config, StepReport};
 use slowmo_chaos::cluster::{Cluster, Link, start};
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use slowmo_protocol::policy::Quorum;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long nothing may be heard from a node before it counts as gone, in milliseconds.
-const IDLE_TIMEOUT_MS: u64 = 1_500;
-/// Set in the environment of the process that is killed: the folder in which it finds its peer.
-const NODE_VARIABLE: &str = "CHAOS_TEST_NODE";
-const KEY: ClusterKey = ClusterKey::from_bytes([9; 32]);
+const VALUES: usize = 600;
+const TAU: usize = 4;
+const BETA: f32 = 0.5;
+const IDS: [u64; 3] = [1, 2, 3];
+/// Steps of the survivors.
+const STEPS: u64 = 24;
+/// Far above what a round without a lost node takes, far below every time-out of the configuration.
+const SOON: Duration = Duration::from_secs(2);
 
-/// Trains until a call fails; what it said. `steps` ends it earlier, without leaving.
-fn train(mut worker: Worker, steps: usize) -> Option<String> {
-    let mut values = uneven(600);
-    let found = worker.synchronize(&mut values).unwrap();
-    for step in 0..steps {
-        let mut gradients = noisy(found.node_rank, step, &values);
-        let averaged = worker.average_gradients(&mut gradients).map_err(|error| error.to_string());
-        if let Err(error) = averaged.and_then(|()| worker.step(&mut values, 0.1).map_err(|error| error.to_string())) {
-            // The others may hear of the same loss a moment later than this node's own end.
-            thread::sleep(Duration::from_millis(50));
-            return Some(error);
+/// Trains on three nodes; `victim` is dropped, as by a program that panics, after `lived` steps. What the survivors saw.
+fn survivors(link: Link, config: &Config, victim: u64, lived: u64) -> Vec<Training> {
+    let Cluster { nodes, rendezvous: _rendezvous } = start(&IDS, link, config).unwrap();
+    let workers: Vec<_> = nodes.iter().map(|node| (node.node_id(), node.worker(0).unwrap())).collect();
+    drop(nodes);
+    let threads: Vec<_> = workers
+        .into_iter()
+        .map(|(id, mut worker)| {
+            thread::spawn(move || {
+                let steps = if id == victim { lived } else { STEPS };
+                let training = train(&mut worker, id, VALUES, |report| report.step + 1 == steps);
+                if id != victim {
+                    worker.leave().unwrap();
+                }
+                (id, training)
+            })
+        })
+        .collect();
+    let trained = threads.into_iter().map(|thread| thread.join().unwrap());
+    trained.filter(|(id, _)| *id != victim).map(|(_, training)| training).collect()
+}
+
+/// Every node that could die, at steps on both sides of a slow round and in it, over every kind of network.
+fn for_each_death(mut check: impl FnMut(Link, u64, u64)) {
+    for (victim, lived) in [(2, 7), (1, 6), (3, 8)] {
+        for link in [IN_ORDER, Link::Memory(Some(victim)), Link::Quic] {
+            let begun = Instant::now();
+            check(link, victim, lived);
+            assert!(begun.elapsed() < Duration::from_secs(5), "node {victim} over {link:?}: {:?}", begun.elapsed());
         }
-        thread::sleep(Duration::from_millis(1));
     }
-    None
+}
+
+/// Who contributes to each step when `victim` dies after `lived` of them.
+fn contributors(victim: u64, lived: u64) -> Vec<Vec<u64>> {
+    (0..STEPS).map(|step| IDS.into_iter().filter(|id| step < lived || *id != victim).collect()).collect()
 }
 
 #[test]
-fn a_node_that_is_dropped_is_named_to_all_others() {
-    let all_reduce = Config { base: BaseName::AllReduce, beta: 0.0, ..crate::support::config() };
-    for config in [local_sgd(1, 4, 1.0, 0.5), sgp(6, 0.5), all_reduce] {
-        for link in [IN_ORDER, Link::Memory(Some(1)), Link::Quic] {
-            let Cluster { nodes, rendezvous: _rendezvous } = start(&[1, 2, 3], link, &config).unwrap();
-            let workers: Vec<_> = nodes.iter().map(|node| node.worker(0).unwrap()).collect();
-            drop(nodes);
-            let begun = Instant::now();
-            let threads: Vec<_> = workers
-                .into_iter()
-                .zip([usize::MAX, 7, usize::MAX])
-                .map(|(worker, steps)| thread::spawn(move || train(worker, steps)))
-                .collect();
-            let told: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-            assert!(begun.elapsed() < Duration::from_secs(5), "{:?} over {link:?}: {told:?}", config.base);
-            for told in [&told[0], &told[2]] {
-                let told = told.as_ref().unwrap();
-                let says = |part: &str| told.contains(part);
-                assert!(says("node 2"), "{:?} over {link:?}: {told}", config.base);
-                // A gossip may see its stream break before the connection's end.
-                assert!(says("restart the run on the remaining nodes") || says("see that node's log"), "{told}");
+fn the_survivors_of_outer_rounds_go_on_and_lose_no_momentum() {
+    for_each_death(|link, victim, lived| {
+        let expected = by_the_book(VALUES, TAU, BETA, &contributors(victim, lived));
+        for Training { seen, .. } in survivors(link, &local_sgd(1, TAU as u64, 1.0, BETA), victim, lived) {
+            for (report, expected) in seen.reports.iter().zip(contributors(victim, lived)) {
+                assert_eq!(
+                    (report.contributors, report.nodes),
+                    (expected.len(), expected.len()),
+                    "node {victim} over {link:?}: {report:?}"
+                );
+                assert!(!report.caught_up && !report.drained, "{report:?}");
+            }
+            for (step, (values, expected)) in seen.values.iter().zip(&expected).enumerate() {
+                assert_eq!(bits(values), bits(expected), "step {step}, node {victim} lost over {link:?}");
             }
         }
-    }
-}
-
-fn config(id: u64, rendezvous: &Path) -> Config {
-    Config {
-        node_id: Some(id),
-        min_nodes: 2,
-        rendezvous: Some(rendezvous.to_owned()),
-        cluster_key: Some(KEY),
-        idle_timeout_ms: IDLE_TIMEOUT_MS,
-        keep_alive_ms: 200,
-        ..local_sgd(1, 4, 1.0, 0.5)
-    }
-}
-
-/// The process that `a_process_that_is_killed_is_named` starts and kills; as a test of its own it does nothing.
-#[test]
-fn a_node_in_a_process_of_its_own() {
-    let Some(rendezvous) = std::env::var_os(NODE_VARIABLE) else { return };
-    let node = Runtime::builder().config(config(7, Path::new(&rendezvous))).spawn().unwrap();
-    let mut worker = node.worker(0).unwrap();
-    worker.synchronize(&mut uneven(600)).unwrap();
-    println!("synchronized");
-    loop {
-        thread::park();
-    }
+    });
 }
 
 #[test]
-fn a_process_that_is_killed_is_named() {
-    let rendezvous = tempfile::tempdir().unwrap();
-    let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "lost_peers::a_node_in_a_process_of_its_own", "--nocapture"])
-        .env(NODE_VARIABLE, rendezvous.path())
-        // It ends with this process, also if an assertion fails before it is killed.
-        .env(LAUNCHER_VARIABLE, std::process::id().to_string())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let node = Runtime::builder().config(config(4, rendezvous.path())).spawn().unwrap();
-    let mut worker = node.worker(0).unwrap();
-    let mut values = uneven(600);
-    worker.synchronize(&mut values).unwrap();
-    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap().contains("synchronized")));
-    process.kill().unwrap();
-    process.wait().unwrap();
-    let killed = Instant::now();
-    let told = worker.step(&mut values, 0.1).unwrap_err().to_string();
-    assert!(killed.elapsed() < Duration::from_millis(IDLE_TIMEOUT_MS + 1_500), "told after {:?}", killed.elapsed());
-    assert!(told.contains("step 0: ") && told.contains("node 7 is gone; restart the run on the remaining nodes"), "{told}");
-    assert_eq!(values, uneven(600));
-    assert_eq!(worker.step(&mut values, 0.1).unwrap_err().to_string(), told, "later calls say the same");
+fn the_survivors_of_gossip_go_on_and_agree_after_every_slow_step() {
+    for_each_death(|link, victim, lived| {
+        let seen = survivors(link, &sgp(6, BETA), victim, lived);
+        for step in [5, 11, 17, 23] {
+            let expected = if step < lived { 3 } else { 2 };
+            for Training { seen: Seen { values, reports }, .. } in &seen {
+                let report = reports[step as usize];
+                assert_eq!((report.step, report.slow_step, report.contributors, report.weight), (step, true, expected, 1.0), "{report:?}");
+                assert_eq!(bits(&values[step as usize]), bits(&seen[0].seen.values[step as usize]), "node {victim} lost over {link:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn the_survivors_of_gradient_means_go_on_with_their_own_mean() {
+    for_each_death(|link, victim, lived| {
+        let all_reduce = Config { base: BaseName::AllReduce, beta: 0.0, ..config() };
+        let seen = survivors(link, &all_reduce, victim, lived);
+        // The mean of gradients at one point is not, bit for bit, the mean of the points that they lead to.
+        let expected = by_the_book(VALUES, usize::MAX, BETA, &contributors(victim, lived));
+        for Training { seen: Seen { values, .. }, .. } in &seen {
+            assert!(*values == seen[0].seen.values, "node {victim} lost over {link:?}");
+            assert_close(&values[STEPS as usize - 1], &expected[STEPS as usize - 1], 1e-4);
+        }
+    });
+}
+
+/// Three nodes of a hub, two of which are dropped after 5 steps while the third trains on; its training, the hub, and what it
+/// tells of each step. It ends after `more` steps with `contributors` contributors.
+fn last_of_three(
+    config: &Config,
+    contributors: usize,
+    more: usize,
+) -> (MemoryHub, mpsc::Receiver<StepReport>, thread::JoinHandle<Training>) {
+    let hub = MemoryHub::new(None);
+    let config = Config { min_nodes: 3, ..config.clone() };
+    let nodes = IDS.map(|id| in_hub(&hub, id, &IDS, &config));
+    let lost = [0, 1].map(|index| {
+        let mut worker = nodes[index].worker(0).unwrap();
+        thread::spawn(move || _ = train(&mut worker, IDS[index], VALUES, |report| report.step == 4))
+    });
+    let mut worker = nodes[2].worker(0).unwrap();
+    let (tell, told) = mpsc::channel();
+    let survivor = thread::spawn(move || {
+        let mut left = more;
+        let training = train(&mut worker, IDS[2], VALUES, |report| {
+            tell.send(*report).unwrap();
+            left -= usize::from(report.step > 4 && report.contributors == contributors);
+            left == 0
+        });
+        worker.leave().unwrap();
+        training
+    });
+    drop(nodes);
+    lost.into_iter().for_each(|thread| thread.join().unwrap());
+    (hub, told, survivor)
+}
+
+/// Which nodes contributed to each step: all but where a report says one, which was node 3 alone.
+fn recorded(reports: &[StepReport]) -> Vec<Vec<u64>> {
+    reports.iter().map(|report| if report.contributors == 1 { vec![3] } else { IDS.into() }).collect()
+}
+
+#[test]
+fn the_last_of_three_goes_on_alone_where_survivors_decide() {
+    // With two replicas the last node has everybody's momentum.
+    let config = Config { quorum: Quorum::Survivors, replicas: 2, ..local_sgd(1, TAU as u64, 1.0, BETA) };
+    let begun = Instant::now();
+    let (_hub, _told, survivor) = last_of_three(&config, 1, 20);
+    let Training { seen, .. } = survivor.join().unwrap();
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert_eq!((seen.reports.len(), seen.reports[5].nodes), (25, 1));
+    let expected = by_the_book(VALUES, TAU, BETA, &recorded(&seen.reports));
+    assert_eq!(bits(&seen.values[24]), bits(&expected[24]));
+}
+
+#[test]
+fn the_last_of_three_waits_without_a_majority_and_goes_on_when_all_are_back() {
+    let config = Config { replicas: 2, ..local_sgd(1, TAU as u64, 1.0, BETA) };
+    let (hub, told, survivor) = last_of_three(&config, 3, 20);
+    for step in 0..5 {
+        let report = told.recv_timeout(SOON).unwrap();
+        assert_eq!((report.step, report.contributors), (step, 3));
+    }
+    let silence = told.recv_timeout(Duration::from_secs(1));
+    assert_eq!(silence, Err(mpsc::RecvTimeoutError::Timeout), "one of three decides nothing");
+    let back = |id: u64| {
+        let node = in_hub(&hub, id, &IDS, &Config { min_nodes: 3, ..config.clone() });
+        thread::spawn(move || {
+            let mut worker = node.worker(0).unwrap();
+            let mut left = 20;
+            let training = train(&mut worker, id, VALUES, |report| {
+                left -= usize::from(report.contributors == 3);
+                left == 0
+            });
+            worker.leave().unwrap();
+            training
+        })
+    };
+    let first = back(1);
+    let silence = told.recv_timeout(Duration::from_secs(1));
+    assert_eq!(silence, Err(mpsc::RecvTimeoutError::Timeout), "node 2 may live elsewhere");
+    let second = back(2);
+    let returned = [first, second].map(|thread| thread.join().unwrap());
+    let Training { seen, .. } = survivor.join().unwrap();
+    let expected = by_the_book(VALUES, TAU, BETA, &recorded(&seen.reports));
+    for (step, (values, expected)) in seen.values.iter().zip(&expected).enumerate() {
+        assert_eq!(bits(values), bits(expected), "step {step}");
+    }
+    for Training { first, seen: of_returned } in &returned {
+        assert!(seen.values[*first as usize..] == of_returned.values, "a node that is back is the same from step {first} on");
+        assert!(of_returned.reports.iter().all(|report| report.nodes == 3), "both came back in one round");
+    }
 }
