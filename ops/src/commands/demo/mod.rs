@@ -193,7 +193,8 @@ impl Run {
     fn ended(&mut self, node: usize, status: std::process::ExitStatus) -> anyhow::Result<()> {
         let row = self.row(node).clone();
         let (dismissed, done) = (matches!(row.fate, Fate::Killed { .. } | Fate::TooLate), row.result.is_some());
-        if !dismissed && !(status.success() && done) {
+        let well = status.success() && done;
+        if !dismissed && !well {
             bail!("node {node} ended ({status}); its last lines:\n    {}", self.group.last_lines(node).join("\n    "));
         }
         // Who would join a cluster that has ended waits in vain.
