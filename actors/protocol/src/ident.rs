@@ -94,7 +94,7 @@ impl Ballot {
     /// The smallest ballot of `node` above this one.
     #[must_use]
     pub fn next_of(self, node: NodeId) -> Self {
-        Self { counter: self.counter + 1, node }
+        Self { counter: self.counter.saturating_add(1), node }
     }
 }
 
@@ -111,7 +111,7 @@ impl Round {
     /// The round after this one.
     #[must_use]
     pub fn next(self) -> Self {
-        Self(self.0 + 1)
+        Self(self.0.saturating_add(1))
     }
 }
 

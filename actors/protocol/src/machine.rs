@@ -80,6 +80,6 @@ impl Identity {
     /// A frame sent from `place`.
     #[must_use]
     pub fn frame(&self, place: Place, message: Message) -> Frame {
-        Frame::V1 { header: self.header(place), message }
+        Frame::V1 { header: self.header(place), message: Box::new(message) }
     }
 }

@@ -37,7 +37,9 @@ pub struct View {
 #[derive(Serialize, Deserialize)]
 struct Unchecked {
     epoch: Epoch,
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
     members: Vec<Member>,
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
     seats: Vec<u16>,
 }
 

@@ -150,7 +150,7 @@ impl AggregatorState {
         self.members_before = std::mem::replace(&mut self.members, outcome.view.members().into());
         // The training threads' gradients may still be wanted when parameters wait for them.
         self.decided = values;
-        self.feed(In::RoundDecided { outcome, drained });
+        self.feed(In::RoundDecided { outcome: Arc::new(outcome), drained });
     }
 
     fn execute(&mut self, myself: &ActorRef<AggregatorMessage>) {
@@ -166,7 +166,7 @@ impl AggregatorState {
                 Effect::Release { values, weight, outcome, contributors, next_step, drained } => {
                     let values = self.take(values);
                     let (members, members_before) = (Arc::clone(&self.members), Arc::clone(&self.members_before));
-                    let (values, outcome) = (Arc::new(values), outcome.map(Arc::new));
+                    let values = Arc::new(values);
                     let exchanged = Exchanged { values, weight, outcome, contributors, members, members_before, next_step, drained };
                     self.answer(&Ok(exchanged));
                 }

@@ -38,7 +38,7 @@ pub enum CoordinatorMessage {
         samples: Option<Progress>,
     },
     /// A control frame about rounds.
-    Frame(Header, Message, Credit),
+    Frame(Header, Box<Message>, Credit),
     /// A round's stream.
     Stream(Arrived, Credit),
     /// Something happened to the data movements of an attempt.

@@ -30,7 +30,7 @@ pub enum GossipPeerMessage {
         frozen: Frozen,
     },
     /// A control frame about gossip.
-    Frame(Header, Message, Credit),
+    Frame(Header, Box<Message>, Credit),
     /// A gossip stream.
     Stream(Arrived, Credit),
     /// The data movements of a gossip are complete.

@@ -52,7 +52,7 @@ pub enum MembershipMessage {
         error: String,
     },
     /// A control frame about membership.
-    Frame(Header, Message, Credit),
+    Frame(Header, Box<Message>, Credit),
     /// A datagram of liveness.
     Datagram(NodeId, bytes::Bytes, Credit),
     /// Nobody listens at a peer's address.

@@ -50,17 +50,12 @@ fn control(context: &NodeContext, from: NodeId, frame: &Bytes, credit: Credit, d
     if !is_from(context, &header, from, dropped) {
         return;
     }
-    match message {
+    match *message {
         Message::Hello(_) | Message::Found { .. } | Message::Leave { .. } | Message::Join | Message::Refused(_) => {
             context.actors.tell_membership(MembershipMessage::Frame(header, message, credit));
         }
         Message::GossipMixed { .. } | Message::GossipRefused { .. } => {
             context.actors.tell_gossip_peer(GossipPeerMessage::Frame(header, message, credit));
-        }
-        Message::Abandon(reason) => {
-            // What it says goes into errors and logs.
-            let message = Message::Abandon(reason.bounded());
-            context.actors.tell_coordinator(CoordinatorMessage::Frame(header, message, credit));
         }
         _ => context.actors.tell_coordinator(CoordinatorMessage::Frame(header, message, credit)),
     }

@@ -87,7 +87,7 @@ fn wrong_messages() -> Vec<Message> {
 /// Frames that are well-formed and wrong: lies about the sender, and a stranger's opinions about the run.
 fn wrong_frames() -> Vec<Vec<u8>> {
     let senders = [STRANGER, NodeId(1), NodeId(2)];
-    let frame = |sender, message| Frame::V1 { header: header(sender, 1), message };
+    let frame = |sender, message| Frame::V1 { header: header(sender, 1), message: Box::new(message) };
     let frames = wrong_messages().into_iter().flat_map(|message| senders.map(|sender| frame(sender, message.clone())));
     frames.map(|frame| frame.encode().unwrap()).collect()
 }

@@ -10,6 +10,7 @@ use crate::machine::{Machine, Outbox};
 use crate::schedule::{Due, Exchange};
 use crate::time::{Instant, Span};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// What one worker asks for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,7 +63,7 @@ pub enum In {
     /// A round was decided, whether or not the workers wait for one.
     RoundDecided {
         /// What.
-        outcome: Outcome,
+        outcome: Arc<Outcome>,
         /// The outcome leaves this node out.
         drained: bool,
     },
@@ -118,7 +119,7 @@ pub enum Effect {
         /// The node's push-sum weight now.
         weight: f64,
         /// The decided round, if one was.
-        outcome: Option<Outcome>,
+        outcome: Option<Arc<Outcome>>,
         /// Nodes that were averaged with, this one included.
         contributors: usize,
         /// The inner step that follows.
@@ -184,7 +185,7 @@ pub struct Aggregator {
     arrived: BTreeSet<usize>,
     request: Option<Request>,
     phase: Phase,
-    decided: Option<(Outcome, bool)>,
+    decided: Option<(Arc<Outcome>, bool)>,
     drained: bool,
     /// Nodes whose values were mixed by the gossip of this exchange.
     gossiped: Option<usize>,
@@ -313,7 +314,7 @@ impl Aggregator {
         }
     }
 
-    fn round_decided(&mut self, outcome: Outcome, drained: bool, out: &mut Outbox<Effect>) {
+    fn round_decided(&mut self, outcome: Arc<Outcome>, drained: bool, out: &mut Outbox<Effect>) {
         self.round = outcome.round.next();
         if outcome.terms.carries_parameters() {
             self.weight = 1.0;

@@ -36,7 +36,7 @@ fn outcome(round: Round, terms: Terms) -> Outcome {
 
 fn decided(round: u64, kind: RoundKind, step: u64) -> In {
     let terms = Terms { kind, step: Step(step), gamma: 0.1, elements: 23 };
-    In::RoundDecided { outcome: outcome(Round(round), terms), drained: false }
+    In::RoundDecided { outcome: Arc::new(outcome(Round(round), terms)), drained: false }
 }
 
 #[test]

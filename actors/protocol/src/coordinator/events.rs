@@ -36,7 +36,7 @@ pub enum In {
         /// Who, where in history.
         header: Header,
         /// What.
-        message: Message,
+        message: Box<Message>,
     },
     /// This node's own shards are averaged and their publication is handed to the transport.
     Reduced(Attempt),

@@ -140,7 +140,7 @@ impl Machine for Coordinator {
         match event {
             In::Formed { view, lineage } => self.formed(view, lineage, now, out),
             In::Contribute { round, terms, samples } => self.contribute(round, Contributed { terms, samples }, now, out),
-            In::Frame { header, message } => self.receive(header, message, now, out),
+            In::Frame { header, message } => self.receive(header, *message, now, out),
             In::Reduced(attempt) => self.hold(attempt, |open| open.reducing = false),
             In::ParametersHeld(attempt, owner) => self.hold(attempt, |open| _ = open.parameters_from.remove(&owner)),
             In::StateHeld(attempt, from) => self.hold(attempt, |open| open.take_state(from)),

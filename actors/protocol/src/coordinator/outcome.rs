@@ -3,7 +3,8 @@
 use crate::ballot::Motion;
 use crate::ident::{Lineage, NodeId, Round, ShardId, Step};
 use crate::sampler::Progress;
-use crate::view::{Member, View};
+use crate::shards::SHARDS_MAX;
+use crate::view::{MEMBERS_MAX, Member, View};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -90,10 +91,12 @@ pub struct Outcome {
     /// What it did, at which step, with which learning rate.
     pub terms: Terms,
     /// Whose contributions were averaged, ascending.
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
     pub contributors: Vec<NodeId>,
     /// The view of the next round; shard holders follow from it.
     pub view: View,
     /// Shards without a holder of their anchor and momentum after this round, ascending: their momentum restarts at zero.
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, SHARDS_MAX>")]
     pub absent: Vec<ShardId>,
     /// Shards whose momentum restarted at zero since the founding.
     pub momentum_lost: u64,
@@ -108,6 +111,7 @@ pub struct Proposal {
     pub outcome: Outcome,
     /// The members that take part, ascending: each votes, and owns or receives shards. A quorum of the view, except under
     /// `quorum = "survivors"`.
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
     pub participants: Vec<NodeId>,
     /// Whether an earlier ballot may have chosen the outcome already, so that this one had no choice.
     pub inherited: bool,

@@ -58,7 +58,7 @@ pub enum In {
         /// Who, where in history.
         header: Header,
         /// What.
-        message: Message,
+        message: Box<Message>,
     },
     /// A member is gone.
     MemberLost(NodeId),

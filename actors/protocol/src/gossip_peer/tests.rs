@@ -145,10 +145,10 @@ fn acknowledgements_of_strangers_and_other_histories_release_nothing() {
     let good = identity.header(place);
     let headers = [Header { lineage: Lineage(2), ..good }, Header { epoch: Epoch(2), ..good }, Header { sender: NodeId(3), ..good }];
     for header in headers {
-        machine.handle(In::Frame { header, message: Message::GossipMixed { step: Step(0) } }, Instant(0), &mut out);
+        machine.handle(In::Frame { header, message: Box::new(Message::GossipMixed { step: Step(0) }) }, Instant(0), &mut out);
         assert_eq!(machine.escrowed(), 0.5);
     }
-    machine.handle(In::Frame { header: good, message: Message::GossipMixed { step: Step(0) } }, Instant(0), &mut out);
+    machine.handle(In::Frame { header: good, message: Box::new(Message::GossipMixed { step: Step(0) }) }, Instant(0), &mut out);
     assert_eq!(machine.escrowed(), 0.0);
 }
 
@@ -191,7 +191,7 @@ fn a_node_leaves_when_its_last_message_was_mixed_or_its_receiver_is_gone_or_the_
     assert_eq!(out.take(), [], "node 2 may be behind and still need the message");
     let identity = Identity { cluster: ClusterId(1), node: NodeId(2), incarnation: Incarnation(1) };
     let place = Place { lineage: Lineage(1), epoch: Epoch::FOUNDING, round: Round(1), ballot: Ballot::default() };
-    let (header, message) = (identity.header(place), Message::GossipMixed { step: Step(0) });
+    let (header, message) = (identity.header(place), Box::new(Message::GossipMixed { step: Step(0) }));
     acknowledged.handle(In::Frame { header, message }, Instant(0), &mut out);
     assert_eq!(out.take(), [Effect::Left]);
 

@@ -58,7 +58,7 @@ pub enum In {
         /// Who, where in history.
         header: Header,
         /// What.
-        message: Message,
+        message: Box<Message>,
     },
     /// This node leaves.
     Leave,

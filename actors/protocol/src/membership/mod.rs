@@ -75,7 +75,7 @@ impl Machine for Membership {
             In::DialFailed { address, tried_for, error } => {
                 self.dial_failed(FoundingError::Unreachable { address, tried_for, error }, now, out);
             }
-            In::Frame { header, message } => self.receive(header, message, now, out),
+            In::Frame { header, message } => self.receive(header, *message, now, out),
             In::Down(node, incarnation) => self.down(node, incarnation, out),
             In::Up(node) => self.up(node, out),
             In::Decided { view, lineage, round } => self.decided(view, lineage, round, out),

@@ -108,7 +108,7 @@ fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
     let view = View::new(Epoch::FOUNDING, members.collect()).unwrap();
     let founder = machine(1, 3, "");
     let header = founder.settings.identity.header(founder.place());
-    member.handle(In::Frame { header, message: Message::Found { view, lineage: Lineage(5) } }, Instant(0), &mut out);
+    member.handle(In::Frame { header, message: Box::new(Message::Found { view, lineage: Lineage(5) }) }, Instant(0), &mut out);
     assert_eq!(out.take(), [], "node 3 cannot be sent to yet");
     member.handle(In::PeerUp(NodeId(3), Incarnation(103)), Instant(0), &mut out);
     assert!(matches!(out.take()[..], [Effect::Send { .. }, Effect::Formed { .. }, ..]));
@@ -207,7 +207,7 @@ fn a_node_that_gave_up_enters_no_view() {
     let header = founder.settings.identity.header(founder.place());
     node.handle(In::PeerUp(NodeId(1), Incarnation(101)), Instant(0), &mut out);
     out.take();
-    node.handle(In::Frame { header, message: Message::Found { view, lineage: Lineage(5) } }, Instant(0), &mut out);
+    node.handle(In::Frame { header, message: Box::new(Message::Found { view, lineage: Lineage(5) }) }, Instant(0), &mut out);
     assert_eq!(out.take(), []);
 }
 

@@ -100,6 +100,7 @@ pub enum SamplerError {
 struct Unchecked {
     settings: Settings,
     step: Step,
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, PENDING_MAX>")]
     pending: Vec<(u64, u64)>,
     front: u64,
     skipped: u64,

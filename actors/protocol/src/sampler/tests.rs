@@ -1,8 +1,11 @@
 //! Every sample of every epoch is used exactly once, whatever joins, leaves and is lost.
-#![allow(clippy::unwrap_used)]
+// Lists of ranges of which there is sometimes one.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::single_range_in_vec_init)]
 
 use super::*;
-use crate::ident::Incarnation;
+use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, Round};
+use crate::machine::{Identity, Place};
+use crate::wire::{Contributed, Frame, Message};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -17,8 +20,14 @@ fn settings(samples: u64, batch: u64) -> Settings {
 }
 
 fn through_a_frame(progress: &Progress) -> Progress {
-    let bytes = bincode::serde::encode_to_vec(progress, bincode::config::legacy()).unwrap();
-    bincode::serde::decode_from_slice(&bytes, bincode::config::legacy()).unwrap().0
+    let identity = Identity { cluster: ClusterId(1), node: NodeId(1), incarnation: Incarnation(1) };
+    let place = Place { lineage: Lineage(1), epoch: Epoch::FOUNDING, round: Round(1), ballot: Ballot::default() };
+    let terms = Terms { kind: RoundKind::Slow, step: progress.step, gamma: 0.1, elements: 1 };
+    let contributed = Contributed { terms, samples: Some(progress.clone()) };
+    let bytes = identity.frame(place, Message::Contribute(contributed)).encode().unwrap();
+    let Frame::V1 { message, .. } = Frame::decode(&bytes).unwrap();
+    let Message::Contribute(Contributed { samples: Some(decoded), .. }) = *message else { panic!("{message:?}") };
+    decoded
 }
 
 #[test]

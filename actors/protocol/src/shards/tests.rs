@@ -141,23 +141,6 @@ fn few_shards_are_even_too() {
     }
 }
 
-/// For a person: `cargo test --release -p slowmo-protocol shards::tests::figures -- --ignored --nocapture`.
-#[test]
-#[ignore = "prints times"]
-fn figures() {
-    for members in [2, 4, 8, 16, 64, 512, 4096] {
-        let (view, layout) = (view(&(0..members).collect::<Vec<_>>()), Layout::new(25_000_000));
-        for replicas in 0..=REPLICAS_MAX {
-            let best = (0..5).map(|_| {
-                let start = std::time::Instant::now();
-                std::hint::black_box(ShardMap::new(&view, &layout, replicas));
-                start.elapsed()
-            });
-            println!("W={members} R={replicas}: {:?}", best.min().unwrap());
-        }
-    }
-}
-
 #[test]
 fn what_moves_and_who_acts() {
     let layout = Layout::new(10_000);

@@ -1,11 +1,11 @@
 //! Control frames: ordered, small, one header each.
 
-use super::{CONTROL_FRAME_BYTES_MAX, DecodeError, EncodeError, PREFACE_BYTES_MAX};
+use super::{CONTROL_FRAME_BYTES_MAX, DecodeError, EncodeError, PREFACE_BYTES_MAX, bounded};
 use crate::coordinator::{Outcome, Proposal, Terms};
 use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
-use crate::membership::settings::prefix;
+use crate::membership::settings::SETTINGS_BYTES_MAX;
 use crate::sampler::Progress;
-use crate::view::View;
+use crate::view::{MEMBERS_MAX, View};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -53,8 +53,8 @@ pub enum Frame {
     V1 {
         /// Who, where in history.
         header: Header,
-        /// What.
-        message: Message,
+        /// What; behind a pointer, because frames wait in queues and most are small.
+        message: Box<Message>,
     },
 }
 
@@ -131,6 +131,7 @@ pub struct Standing {
     /// The view of that round.
     pub view: View,
     /// Its members that the sender takes for alive, ascending.
+    #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
     pub alive: Vec<NodeId>,
 }
 
@@ -149,6 +150,10 @@ pub enum JoinRefusal {
     /// Other settings: each difference with both values, for a person.
     SettingsDiffer {
         /// The differences.
+        #[serde(
+            serialize_with = "bounded::cut::<_, DIFFERENCES_BYTES_MAX>",
+            deserialize_with = "bounded::text::<_, DIFFERENCES_BYTES_MAX>"
+        )]
         differences: String,
     },
     /// Another model size: parameters and buffer values of the cluster, then of the joiner.
@@ -186,7 +191,8 @@ pub struct Hello {
     pub address: SocketAddr,
     /// Its workers.
     pub devices: u16,
-    /// The settings all nodes must share, as `key = value` lines in a fixed order; at most 4,096 bytes are looked at.
+    /// The settings all nodes must share, as `key = value` lines in a fixed order; at most [`SETTINGS_BYTES_MAX`] of them.
+    #[serde(serialize_with = "bounded::cut::<_, SETTINGS_BYTES_MAX>", deserialize_with = "bounded::text::<_, SETTINGS_BYTES_MAX>")]
     pub settings: String,
     /// Elements of its parameter vector; `None` until its workers called `synchronize`.
     pub elements: Option<u64>,
@@ -235,10 +241,12 @@ pub enum RefusalReason {
         /// One node.
         one: NodeId,
         /// What it expects, for a person.
+        #[serde(serialize_with = "bounded::cut::<_, TERMS_BYTES_MAX>", deserialize_with = "bounded::text::<_, TERMS_BYTES_MAX>")]
         one_terms: String,
         /// The other node.
         other: NodeId,
         /// What the other expects, for a person.
+        #[serde(serialize_with = "bounded::cut::<_, TERMS_BYTES_MAX>", deserialize_with = "bounded::text::<_, TERMS_BYTES_MAX>")]
         other_terms: String,
     },
     /// All holders of some shards were lost, and `on_momentum_loss` is `stop`.
@@ -253,23 +261,10 @@ pub enum RefusalReason {
     },
 }
 
-/// Bytes of a peer's explanation that are kept: it goes into errors and logs.
+/// Most bytes of a peer's explanation of its terms: it goes into errors and logs. Longer ones are cut by their sender.
 pub const TERMS_BYTES_MAX: usize = 200;
-
-impl RefusalReason {
-    /// The reason with each text cut to [`TERMS_BYTES_MAX`], between characters.
-    #[must_use]
-    pub fn bounded(mut self) -> Self {
-        if let Self::TermsDiffer { one_terms, other_terms, .. } = &mut self {
-            for terms in [one_terms, other_terms] {
-                terms.truncate(prefix(terms, TERMS_BYTES_MAX).len());
-                // What was cut off is not kept in memory either.
-                terms.shrink_to_fit();
-            }
-        }
-        self
-    }
-}
+/// Most bytes of the differences that a refusal names; cut like [`TERMS_BYTES_MAX`].
+pub const DIFFERENCES_BYTES_MAX: usize = 4096;
 
 impl Frame {
     /// Encodes a frame.
@@ -304,23 +299,5 @@ impl Preface {
     /// Too long, malformed, or followed by other bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         super::decode::<_, PREFACE_BYTES_MAX>(bytes)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peers_explanation_is_cut_between_characters() {
-        let reason = |one_terms: String, other_terms: String| RefusalReason::TermsDiffer {
-            one: NodeId(1),
-            one_terms,
-            other: NodeId(2),
-            other_terms,
-        };
-        let long = format!("a{}", "é".repeat(1 << 18));
-        let cut = format!("a{}", "é".repeat(99));
-        assert_eq!(reason(long, "short".to_owned()).bounded(), reason(cut, "short".to_owned()));
     }
 }

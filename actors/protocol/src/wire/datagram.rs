@@ -1,11 +1,14 @@
 //! Datagrams: what nodes tell each other about who is alive. Any of them may be lost, doubled or late.
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
-use super::{DATAGRAM_BYTES_MAX, DecodeError, EncodeError};
+use super::{DATAGRAM_BYTES_MAX, DecodeError, EncodeError, bounded};
 use crate::ident::{Incarnation, NodeId};
 use serde::{Deserialize, Serialize};
+
+/// Most news in one datagram: each takes 26 bytes.
+pub const LIFE_UPDATES_MAX: usize = DATAGRAM_BYTES_MAX / 26;
 
 /// A datagram.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +40,7 @@ pub struct SwimPacket {
     /// What is asked or answered.
     pub message: SwimMessage,
     /// News of nodes.
+    #[serde(deserialize_with = "bounded::list::<_, _, LIFE_UPDATES_MAX>")]
     pub updates: Vec<LifeUpdate>,
 }
 

@@ -2,24 +2,30 @@
 //! allocate no more than the bytes received allow, and never panic.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use super::golden::{contents, frame, messages, preface, stream};
+use super::examples::{contents, contributed, datagrams, frame, messages, preface, proposal, stream};
 use super::*;
-use crate::ident::Epoch;
-use crate::view::{MEMBERS_MAX, Member, View};
+use crate::coordinator::{Proposal, RoundKind};
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId};
+use crate::membership::settings::SETTINGS_BYTES_MAX;
+use crate::view::{Member, View};
 use proptest::prelude::*;
 use std::net::SocketAddr;
 
-/// Golden frames, stream headers and prefaces, each with its decoder.
+/// Every example, encoded, each with its decoder.
 fn goldens() -> Vec<(Vec<u8>, Decoder)> {
-    let frames = messages().into_iter().map(|(message, _)| (frame(message).encode().unwrap(), decodes::<Frame> as Decoder));
-    let streams = contents().into_iter().map(|(content, _)| (stream(content).encode().unwrap(), decodes::<BulkHeader> as Decoder));
-    let preface = preface(SocketAddr::from(([10, 0, 0, 9], 7400)), true).encode().unwrap();
-    frames.chain(streams).chain([(preface, decodes::<Preface> as Decoder)]).collect()
+    let v4 = preface(SocketAddr::from(([10, 0, 0, 9], 7400)), true);
+    let v6 = preface(SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7401)), false);
+    let mut all = Vec::new();
+    all.extend(messages().into_iter().map(|(message, _)| (frame(message).write(), decodes::<Frame> as Decoder)));
+    all.extend(contents().into_iter().map(|(content, _)| (stream(content).write(), decodes::<BulkHeader> as Decoder)));
+    all.extend([v4, v6].map(|preface| (preface.write(), decodes::<Preface> as Decoder)));
+    all.extend(datagrams().iter().map(|datagram| (datagram.write(), decodes::<Datagram> as Decoder)));
+    all
 }
 
-type Decoder = fn(&[u8]) -> Result<Vec<u8>, DecodeError>;
+pub(super) type Decoder = fn(&[u8]) -> Result<Vec<u8>, DecodeError>;
 
-trait Wire: Sized {
+pub(super) trait Wire: Sized {
     fn read(bytes: &[u8]) -> Result<Self, DecodeError>;
     fn write(&self) -> Vec<u8>;
 }
@@ -36,10 +42,10 @@ macro_rules! wire {
         }
     )*};
 }
-wire!(Frame, BulkHeader, Preface);
+wire!(Frame, BulkHeader, Preface, Datagram);
 
 /// Decodes, and encodes again what came out.
-fn decodes<T: Wire>(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
+pub(super) fn decodes<T: Wire>(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
     T::read(bytes).map(|value| value.write())
 }
 
@@ -63,47 +69,41 @@ fn bytes_behind_the_end_are_refused() {
 }
 
 #[test]
+fn any_flipped_bit_is_another_message_or_none() {
+    for (bytes, decode) in goldens() {
+        for bit in 0..8 * bytes.len() {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            // What comes out is what went in: no two encodings mean the same.
+            assert!(decode(&bytes).is_ok_and(|again| again == bytes) || decode(&bytes).is_err());
+        }
+    }
+}
+
+#[test]
 fn bounds_hold_on_both_sides() {
-    let bounds = [CONTROL_FRAME_BYTES_MAX, BULK_HEADER_BYTES_MAX, PREFACE_BYTES_MAX];
-    let decoders: [Decoder; 3] = [decodes::<Frame>, decodes::<BulkHeader>, decodes::<Preface>];
+    let bounds = [CONTROL_FRAME_BYTES_MAX, BULK_HEADER_BYTES_MAX, PREFACE_BYTES_MAX, DATAGRAM_BYTES_MAX];
+    let decoders: [Decoder; 4] = [decodes::<Frame>, decodes::<BulkHeader>, decodes::<Preface>, decodes::<Datagram>];
     for (bound, decode) in bounds.into_iter().zip(decoders) {
         assert_eq!(decode(&vec![0; bound + 1]), Err(DecodeError::TooLong { length: bound + 1, bound }));
         assert!(!matches!(decode(&vec![0; bound]), Err(DecodeError::TooLong { .. })));
     }
-    let address = SocketAddr::from(([10, 0, 0, 9], 7400));
-    let hello = |bytes: usize| {
-        frame(Message::Hello(Hello { address, devices: 1, settings: "x".repeat(bytes), elements: None, buffer_elements: None }))
+    let propose = |participants: usize| {
+        let participants = vec![NodeId(1); participants];
+        frame(Message::Propose(Proposal { participants, ..proposal(RoundKind::Slow) })).encode()
     };
-    let overhead = hello(0).encode().unwrap().len();
-    let largest = hello(CONTROL_FRAME_BYTES_MAX - overhead).encode().unwrap();
-    assert!(Frame::decode(&largest).is_ok());
-    let too_long = hello(CONTROL_FRAME_BYTES_MAX - overhead + 1).encode();
-    assert_eq!(too_long, Err(EncodeError::TooLong { length: CONTROL_FRAME_BYTES_MAX + 1, bound: CONTROL_FRAME_BYTES_MAX }));
-}
-
-/// A view of `members` members with the longest addresses there are.
-fn large_view(members: usize) -> Result<View, crate::view::ViewError> {
-    let address = SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7401));
-    let member = |id| Member { id: crate::ident::NodeId(id), incarnation: crate::ident::Incarnation(1), address, devices: 8 };
-    View::new(Epoch(1), (0..members as u64).map(member).collect())
-}
-
-#[test]
-fn the_largest_view_fits_a_control_frame_with_its_contributors() {
-    let view = large_view(MEMBERS_MAX).unwrap();
-    let (message, _) = messages().into_iter().find(|(message, _)| matches!(message, Message::Promise { accepted: Some(_) })).unwrap();
-    let Message::Promise { accepted: Some((ballot, outcome)) } = message else { panic!() };
-    let outcome = crate::coordinator::Outcome { contributors: view.ids().collect(), view, ..outcome };
-    let promise = frame(Message::Promise { accepted: Some((ballot, outcome)) });
-    assert_eq!(Frame::decode(&promise.encode().unwrap()), Ok(promise));
-    assert!(large_view(MEMBERS_MAX + 1).is_err());
+    let overhead = propose(0).unwrap().len();
+    assert!(propose((CONTROL_FRAME_BYTES_MAX - overhead) / 8).is_ok());
+    let too_long = (CONTROL_FRAME_BYTES_MAX - overhead) / 8 + 1;
+    let length = overhead + 8 * too_long;
+    assert_eq!(propose(too_long), Err(EncodeError::TooLong { length, bound: CONTROL_FRAME_BYTES_MAX }));
 }
 
 #[test]
 fn a_claimed_length_beyond_the_frame_is_refused_before_it_is_allocated() {
     let mut refused = 0;
     for (bytes, decode) in goldens() {
-        // Every aligned place where a length can stand; u64::MAX and lengths just above the bound.
+        // Every place where a length can stand; u64::MAX and lengths just above the bound.
         for at in 0..bytes.len().saturating_sub(7) {
             for length in [u64::MAX, u64::MAX / 2, 1 << 40, (CONTROL_FRAME_BYTES_MAX as u64) + 1] {
                 let mut bytes = bytes.clone();
@@ -119,15 +119,24 @@ fn a_claimed_length_beyond_the_frame_is_refused_before_it_is_allocated() {
     assert!(refused > 1_000);
 }
 
+/// A view of `members` members with the longest addresses there are.
+pub(super) fn large_view(members: usize) -> Result<View, crate::view::ViewError> {
+    let address = SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7401));
+    let member = |id| Member { id: NodeId(id), incarnation: Incarnation(1), address, devices: 8 };
+    View::new(Epoch(1), (0..members as u64).map(member).collect())
+}
+
+/// Bytes of a member with a long address, and of a seat.
+pub(super) const MEMBER: usize = 8 + 8 + (4 + 16 + 2) + 2;
+pub(super) const SEAT: usize = 2;
+
 /// The bytes of a `Found` frame whose view has `ids` as they are, checked by nobody.
-fn found_with(ids: &[u64]) -> Vec<u8> {
+pub(super) fn found_with(ids: &[u64]) -> Vec<u8> {
     let view = large_view(ids.len()).unwrap();
-    let encoded = frame(Message::Found { view, lineage: crate::ident::Lineage(1) }).encode().unwrap();
-    let member = 8 + 8 + (4 + 16 + 2) + 2;
-    let first = encoded.len() - 16 - member * ids.len();
-    let mut encoded = encoded;
+    let mut encoded = frame(Message::Found { view, lineage: Lineage(1) }).write();
+    let first = encoded.len() - 16 - (8 + SEAT * ids.len()) - MEMBER * ids.len();
     for (index, id) in ids.iter().enumerate() {
-        let at = first + index * member;
+        let at = first + index * MEMBER;
         encoded[at..at + 8].copy_from_slice(&id.to_le_bytes());
     }
     encoded
@@ -140,17 +149,44 @@ fn a_view_out_of_order_or_with_duplicates_is_refused() {
         let Err(DecodeError::Malformed(reason)) = Frame::decode(&found_with(ids)) else { panic!("{ids:?} was accepted") };
         assert!(reason.contains("ascending"), "{reason}");
     }
-    // No member at all.
-    let empty = [&found_with(&[3])[..0], &without_members()].concat();
-    assert!(matches!(Frame::decode(&empty), Err(DecodeError::Malformed(_))));
+    let Err(DecodeError::Malformed(reason)) = Frame::decode(&without_members()) else { panic!("a view of nobody was accepted") };
+    assert!(reason.contains("at least one member"), "{reason}");
 }
 
-/// A `Found` frame whose view counts no members.
+/// A `Found` frame whose view counts no members and no seats.
 fn without_members() -> Vec<u8> {
     let one = found_with(&[3]);
-    let (member, lineage) = (8 + 8 + (4 + 16 + 2) + 2, 16);
-    let count = one.len() - lineage - member - 8;
-    [&one[..count], &0u64.to_le_bytes(), &one[one.len() - lineage..]].concat()
+    let behind = one.len() - 16;
+    [&one[..behind - (8 + SEAT) - (8 + MEMBER)], &[0; 16], &one[behind..]].concat()
+}
+
+#[test]
+fn a_view_that_does_not_seat_each_member_once_is_refused() {
+    let with_seats = |seats: &[u16]| {
+        let found = found_with(&[3, 5, 9]);
+        let behind = found.len() - 16;
+        let bytes: Vec<u8> = seats.iter().flat_map(|seat| seat.to_le_bytes()).collect();
+        [&found[..behind - (8 + 3 * SEAT)], &(seats.len() as u64).to_le_bytes(), &bytes, &found[behind..]].concat()
+    };
+    assert!(Frame::decode(&with_seats(&[2, 0, 1])).is_ok());
+    for seats in [&[][..], &[0, 1], &[0, 1, 1], &[0, 1, 3], &[0, 1, u16::MAX], &[0, 1, 2, 3]] {
+        let Err(DecodeError::Malformed(reason)) = Frame::decode(&with_seats(seats)) else { panic!("{seats:?} was accepted") };
+        assert!(reason.contains("one seat"), "{reason}");
+    }
+}
+
+#[test]
+fn a_progress_out_of_order_is_refused() {
+    let bytes = frame(Message::Contribute(contributed())).write();
+    // Two ranges, then front and skipped.
+    let first = bytes.len() - 16 - 32;
+    for ranges in [[18, 34, 0, 16], [0, 19, 18, 34], [16, 0, 18, 34], [0, 16, 18, 37], [0, 16, 18, u64::MAX]] {
+        let mut bytes = bytes.clone();
+        let ranges_bytes: Vec<u8> = ranges.iter().flat_map(|bound| bound.to_le_bytes()).collect();
+        bytes[first..first + 32].copy_from_slice(&ranges_bytes);
+        let Err(DecodeError::Malformed(reason)) = Frame::decode(&bytes) else { panic!("{ranges:?} was accepted") };
+        assert!(reason.contains("progress is malformed"), "{reason}");
+    }
 }
 
 #[test]
@@ -166,7 +202,7 @@ fn other_versions_and_unknown_variants_are_refused() {
 
 #[test]
 fn settings_are_looked_at_within_their_bound_and_kept_within_it() {
-    use crate::membership::settings::{SETTINGS_BYTES_MAX, differing_settings};
+    use crate::membership::settings::differing_settings;
     let same = "tau = 48\n";
     let long = format!("{same}{}x = 1", "\n".repeat(SETTINGS_BYTES_MAX));
     assert!(differing_settings(same, &long).is_empty(), "what lies behind the bound is not looked at");
@@ -177,7 +213,7 @@ proptest! {
 
     #[test]
     fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-        for decode in [decodes::<Frame> as Decoder, decodes::<BulkHeader>, decodes::<Preface>] {
+        for decode in [decodes::<Frame> as Decoder, decodes::<BulkHeader>, decodes::<Preface>, decodes::<Datagram>] {
             if let Ok(again) = decode(&bytes) {
                 prop_assert_eq!(&again, &bytes);
             }
@@ -197,6 +233,20 @@ proptest! {
             bytes[at] = value;
         }
         bytes.truncate(cut.map_or(bytes.len(), |cut| cut.index(bytes.len())));
+        if let Ok(again) = decode(&bytes) {
+            prop_assert_eq!(again, bytes);
+        }
+    }
+
+    #[test]
+    fn random_tails_of_real_messages_never_panic(
+        which: prop::sample::Index,
+        at: prop::sample::Index,
+        tail in proptest::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let all = goldens();
+        let (bytes, decode) = &all[which.index(all.len())];
+        let bytes = [&bytes[..at.index(bytes.len())], &tail].concat();
         if let Ok(again) = decode(&bytes) {
             prop_assert_eq!(again, bytes);
         }

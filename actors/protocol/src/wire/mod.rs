@@ -3,19 +3,23 @@
 //! The only place that knows bincode. The encoding is bincode's legacy one (little-endian, fixed integers), which other
 //! implementations of the same format read too, so that the crate can be swapped.
 
+pub(crate) mod bounded;
 mod bulk;
 mod control;
 mod datagram;
-#[cfg(any())]
+#[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod golden;
-#[cfg(any())]
+#[cfg(test)]
 mod hostile;
 
 pub use bulk::{Bulk, BulkHeader};
 pub use control::{
-    Contributed, Contribution, Frame, Header, Hello, JoinRefusal, Message, Preface, RefusalReason, Standing, TERMS_BYTES_MAX,
+    Contributed, Contribution, DIFFERENCES_BYTES_MAX, Frame, Header, Hello, JoinRefusal, Message, Preface, RefusalReason, Standing,
+    TERMS_BYTES_MAX,
 };
-pub use datagram::{Content, Datagram, Life, LifeState, LifeUpdate, SwimMessage, SwimPacket};
+pub use datagram::{Content, Datagram, LIFE_UPDATES_MAX, Life, LifeState, LifeUpdate, SwimMessage, SwimPacket};
 
 use serde::{Serialize, de::DeserializeOwned};
 

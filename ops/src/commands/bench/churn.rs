@@ -24,6 +24,8 @@ pub struct Cluster {
     decided: u64,
     /// Nodes that were killed or drained, so that their end is no failure.
     dismissed: BTreeSet<usize>,
+    /// Nodes that ended with exit code 0.
+    well: BTreeSet<usize>,
 }
 
 /// What one node told since it started last.
@@ -46,6 +48,8 @@ pub struct Closed {
     pub round: u64,
     /// When the training thread had the result, in microseconds since 1970.
     pub at_us: u64,
+    /// When it had asked for it.
+    pub entered_us: u64,
     /// Nodes that were averaged.
     pub contributors: usize,
     /// Members of the view after it.
@@ -77,12 +81,17 @@ impl Cluster {
         let plan = plan.arguments([CHURN_NODE]).arguments(arguments).isolated(time_max);
         let group = Group::start(&plan)?;
         let nodes = group.running_nodes().into_iter().map(|node| (node, Node::default())).collect();
-        Ok(Self { console, group, nodes, rounds: BTreeMap::new(), decided: 0, dismissed: BTreeSet::new() })
+        Ok(Self { console, group, nodes, rounds: BTreeMap::new(), decided: 0, dismissed: BTreeSet::new(), well: BTreeSet::new() })
     }
 
     /// Ids of the nodes whose processes run, ascending.
     pub fn running(&self) -> Vec<usize> {
         self.group.running_nodes()
+    }
+
+    /// Whether the node ended with exit code 0.
+    pub fn ended_well(&self, node: usize) -> bool {
+        self.well.contains(&node)
     }
 
     /// What a node told since it started last.
@@ -98,7 +107,7 @@ impl Cluster {
 
     /// Signals a node; one that dies of it has not failed.
     pub fn signal(&mut self, node: usize, signal: Signal) -> anyhow::Result<()> {
-        if signal == Signal::SIGKILL {
+        if matches!(signal, Signal::SIGKILL | Signal::SIGTERM) {
             self.dismissed.insert(node);
         }
         ensure!(self.group.signal(node, signal), "node {node} does not run");
@@ -109,6 +118,7 @@ impl Cluster {
     pub fn join(&mut self, node: usize) -> anyhow::Result<()> {
         self.nodes.insert(node, Node::default());
         self.dismissed.remove(&node);
+        self.well.remove(&node);
         Ok(self.group.join(node)?)
     }
 
@@ -144,7 +154,7 @@ impl Cluster {
     }
 
     fn listen(&mut self) -> anyhow::Result<()> {
-        for happening in self.group.next() {
+        for happening in self.group.happenings() {
             match happening {
                 Happening::Line(line) => match serde_json::from_str(&line.text) {
                     Ok(event) if line.stream == Stream::Output => self.note(line.node, event)?,
@@ -153,7 +163,7 @@ impl Cluster {
                 Happening::Ended { node, status } if !self.dismissed.contains(&node) => {
                     bail!("node {node} ended ({status}): {}", self.group.last_lines(node).join("\n    "));
                 }
-                Happening::Ended { .. } => {}
+                Happening::Ended { node, status } => _ = status.success() && self.well.insert(node),
             }
         }
         Ok(())
@@ -169,7 +179,7 @@ impl Cluster {
                 if told.closed.len() == TIMES_KEPT {
                     told.closed.remove(0);
                 }
-                told.closed.push(Closed { round, at_us, contributors, members, caught_up });
+                told.closed.push(Closed { round, at_us, entered_us: told.entered_us, contributors, members, caught_up });
                 self.agree(node, round, Decided { contributors, digest })?;
             }
         }

@@ -3,6 +3,7 @@
 mod churn;
 mod churn_node;
 mod gossip;
+mod join;
 mod limits;
 mod node;
 mod raw_node;
@@ -29,6 +30,8 @@ pub enum Bench {
     Step(step::StepBench),
     /// How fast a cluster goes on after a node dies or stops, and how fast a replacement contributes.
     Recovery(recovery::RecoveryBench),
+    /// What a joining node receives, and what the others notice of it.
+    Join(join::JoinBench),
     /// The raw limits alone: QUIC, TCP, memory, and all-to-all QUIC between as many processes.
     Limits(limits::Limits),
 }
@@ -41,6 +44,7 @@ impl Bench {
             Self::Gossip(gossip) => gossip.run(console),
             Self::Step(step) => step.run(console),
             Self::Recovery(recovery) => recovery.run(console),
+            Self::Join(join) => join.run(console),
             Self::Limits(limits) => limits.run(console),
         }
     }

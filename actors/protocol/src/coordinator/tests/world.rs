@@ -44,7 +44,7 @@ pub enum Fault {
 
 enum Event {
     Train(NodeId, u64),
-    Frame(NodeId, Header, Message),
+    Frame(NodeId, Header, Box<Message>),
     Stream(NodeId, Stream),
     Tell(NodeId, u64, In),
     Tick(NodeId, u64),

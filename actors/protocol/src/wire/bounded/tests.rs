@@ -1,0 +1,166 @@
+//! The bounds of lists and texts: what exceeds its own is refused, and the largest that do not still fit a frame.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use crate::coordinator::{Outcome, Proposal, RoundKind};
+use crate::ident::{NodeId, ShardId, Step};
+use crate::membership::settings::SETTINGS_BYTES_MAX;
+use crate::sampler::{DecidedRound, PENDING_MAX, Progress};
+use crate::shards::SHARDS_MAX;
+use crate::view::MEMBERS_MAX;
+use crate::wire::datagram::tests::packet;
+use crate::wire::examples::{contributed, frame, header, outcome, progress, proposal, standing, view};
+use crate::wire::hostile::{Decoder, MEMBER, SEAT, Wire, decodes, found_with, large_view};
+use crate::wire::*;
+use std::net::SocketAddr;
+
+/// As many ranges left as there may be.
+fn large_progress() -> Progress {
+    let view = view();
+    let round = DecidedRound { until: Step(PENDING_MAX as u64 + 9), contributors: &[NodeId(5)], members: view.members() };
+    Progress::new(progress().settings()).unwrap().after(&round)
+}
+
+#[test]
+fn the_largest_messages_fit_a_control_frame() {
+    let view = large_view(MEMBERS_MAX).unwrap();
+    let everybody: Vec<NodeId> = view.ids().collect();
+    let mut largest = proposal(RoundKind::Slow);
+    (largest.participants, largest.outcome.contributors) = (everybody.clone(), everybody.clone());
+    largest.outcome.absent = (0..SHARDS_MAX as u32).map(ShardId).collect();
+    (largest.outcome.view, largest.outcome.samples) = (view.clone(), Some(large_progress()));
+    let contributed = Contributed { samples: Some(large_progress()), ..contributed() };
+    let standing = Standing { view: view.clone(), alive: everybody, ..standing() };
+    let address = view.members()[0].address;
+    let (settings, elements) = ("x".repeat(SETTINGS_BYTES_MAX), Some(1));
+    let hello = Hello { address, devices: 1, settings, elements, buffer_elements: elements, standing: Some(standing) };
+    let all = [
+        Message::Hello(hello),
+        Message::Decide(largest.outcome.clone()),
+        Message::Promise { accepted: Some((header().ballot, largest.clone())), contributed: Some(contributed) },
+        Message::Admit { proposal: largest, view },
+    ];
+    for message in all {
+        let largest = frame(message);
+        assert_eq!(Frame::decode(&largest.write()), Ok(largest));
+    }
+    assert!(large_view(MEMBERS_MAX + 1).is_err());
+}
+
+/// An encoded message up to the length of one of its lists or texts, the rest behind it, its decoder, its bound.
+struct Counted {
+    name: &'static str,
+    before: Vec<u8>,
+    behind: Vec<u8>,
+    decode: Decoder,
+    bound: usize,
+}
+
+/// Two messages that differ in the length of one list or text alone; the first is empty there.
+fn counted<T: Wire>(name: &'static str, bound: usize, empty: &T, longer: &T) -> Counted {
+    let (empty, longer) = (empty.write(), longer.write());
+    let at = empty.iter().zip(&longer).position(|(empty, longer)| empty != longer).unwrap();
+    assert_eq!(empty[at..at + 8], [0; 8], "{name}");
+    Counted { name, before: empty[..at].to_vec(), behind: empty[at + 8..].to_vec(), decode: decodes::<T>, bound }
+}
+
+/// The lists of a view, which are never empty.
+fn lists_of_a_view() -> [Counted; 2] {
+    let found = found_with(&[3]);
+    let members = found.len() - 16 - (8 + SEAT) - (8 + MEMBER);
+    let seats = members + 8 + MEMBER;
+    [("members", members), ("seats", seats)].map(|(name, at)| {
+        let (before, behind) = (found[..at].to_vec(), found[at + 8..].to_vec());
+        Counted { name, before, behind, decode: decodes::<Frame>, bound: MEMBERS_MAX }
+    })
+}
+
+fn lists() -> Vec<Counted> {
+    let decide = |change: &dyn Fn(&mut Outcome)| {
+        let mut outcome = outcome(RoundKind::Slow);
+        change(&mut outcome);
+        frame(Message::Decide(outcome))
+    };
+    let propose = |participants| frame(Message::Propose(Proposal { participants, ..proposal(RoundKind::Slow) }));
+    let hello = |alive| {
+        let (address, settings) = (SocketAddr::from(([10, 0, 0, 9], 7400)), String::new());
+        let standing = Some(Standing { alive, ..standing() });
+        frame(Message::Hello(Hello { address, devices: 1, settings, elements: None, buffer_elements: None, standing }))
+    };
+    let contribute = |contributors: &[NodeId]| {
+        let view = view();
+        let round = DecidedRound { until: Step(2), contributors, members: view.members() };
+        let samples = Some(Progress::new(progress().settings()).unwrap().after(&round));
+        frame(Message::Contribute(Contributed { samples, ..contributed() }))
+    };
+    let swim = |updates| Datagram::V1(Content::Swim(packet(SwimMessage::Gossip, updates)));
+    let (nobody, one) = (Vec::new(), vec![NodeId(5)]);
+    vec![
+        counted("alive", MEMBERS_MAX, &hello(nobody.clone()), &hello(one.clone())),
+        counted(
+            "contributors",
+            MEMBERS_MAX,
+            &decide(&|outcome| outcome.contributors.clear()),
+            &decide(&|outcome| outcome.contributors.truncate(1)),
+        ),
+        counted("absent", SHARDS_MAX, &decide(&|outcome| outcome.absent.clear()), &decide(&|outcome| outcome.absent.truncate(1))),
+        counted("participants", MEMBERS_MAX, &propose(nobody), &propose(one)),
+        counted("samples", PENDING_MAX, &contribute(&[NodeId(5), NodeId(9)]), &contribute(&[NodeId(9)])),
+        counted("updates", LIFE_UPDATES_MAX, &swim(0), &swim(1)),
+    ]
+}
+
+#[test]
+fn a_list_beyond_its_bound_is_refused_before_an_entry_is_read() {
+    for Counted { name, before, decode, bound, .. } in lists().into_iter().chain(lists_of_a_view()) {
+        let claimed = |length: u64| match decode(&[before.as_slice(), &length.to_le_bytes()].concat()) {
+            Err(DecodeError::Malformed(reason)) => reason.contains(&format!("exceeds the bound of {bound}")),
+            other => panic!("{name}: {other:?}"),
+        };
+        for length in [bound as u64 + 1, 1 << 32, u64::MAX] {
+            assert!(claimed(length), "{name}: {length}");
+        }
+        assert!(!claimed(bound as u64), "{name}: as long as it may be, only its entries are missing");
+    }
+}
+
+fn texts() -> Vec<Counted> {
+    let hello = |settings: &str| {
+        let address = SocketAddr::from(([10, 0, 0, 9], 7400));
+        let settings = settings.to_owned();
+        frame(Message::Hello(Hello { address, devices: 1, settings, elements: None, buffer_elements: None, standing: None }))
+    };
+    let refused = |text: &str| frame(Message::Refused(JoinRefusal::SettingsDiffer { differences: text.to_owned() }));
+    let abandon = |one: &str, other: &str| {
+        let (one_terms, other_terms) = (one.to_owned(), other.to_owned());
+        frame(Message::Abandon(RefusalReason::TermsDiffer { one: NodeId(1), one_terms, other: NodeId(2), other_terms }))
+    };
+    vec![
+        counted("settings", SETTINGS_BYTES_MAX, &hello(""), &hello("x")),
+        counted("differences", DIFFERENCES_BYTES_MAX, &refused(""), &refused("x")),
+        counted("one's terms", TERMS_BYTES_MAX, &abandon("", ""), &abandon("x", "")),
+        counted("the other's terms", TERMS_BYTES_MAX, &abandon("", ""), &abandon("", "x")),
+    ]
+}
+
+#[test]
+fn a_text_beyond_its_bound_is_refused() {
+    for Counted { name, before, behind, decode, bound } in texts() {
+        let bytes = |length: usize| [before.as_slice(), &(length as u64).to_le_bytes(), &vec![b'x'; length], &behind].concat();
+        assert_eq!(decode(&bytes(bound)), Ok(bytes(bound)), "{name}");
+        let Err(DecodeError::Malformed(reason)) = decode(&bytes(bound + 1)) else { panic!("{name} was accepted") };
+        assert!(reason.contains(&format!("exceeds the bound of {bound}")), "{name}: {reason}");
+        // A length alone reads nothing.
+        let claimed = [before.as_slice(), &u64::MAX.to_le_bytes()].concat();
+        assert!(matches!(decode(&claimed), Err(DecodeError::Malformed(_))), "{name}");
+    }
+}
+
+#[test]
+fn a_senders_explanation_is_cut_between_characters() {
+    let reason = |one_terms: String, other_terms: String| {
+        frame(Message::Abandon(RefusalReason::TermsDiffer { one: NodeId(1), one_terms, other: NodeId(2), other_terms }))
+    };
+    let long = format!("a{}", "é".repeat(1 << 18));
+    let cut = format!("a{}", "é".repeat(99));
+    assert_eq!(Frame::decode(&reason(long, "short".to_owned()).write()), Ok(reason(cut, "short".to_owned())));
+}

@@ -1,0 +1,204 @@
+//! One example of everything that travels, with the golden bytes of each, put together from the bytes of its parts.
+#![allow(clippy::unwrap_used)]
+
+use super::datagram::tests::{messages as swim_messages, packet};
+use super::*;
+use crate::coordinator::{Outcome, Proposal, RoundKind, Terms};
+use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
+use crate::sampler::{DecidedRound, Progress, Settings};
+use crate::view::{Member, View};
+use std::net::SocketAddr;
+
+/// The version and the header that every frame and stream header begins with.
+pub(super) const HEADER: &str = "\
+000000000807060504030201201f1e1d1c1b1a19181716151413121103000000000000002a0000000000000001000000000000000500000000000000\
+0900000000000000cdab000000000000";
+pub(super) const PREFACE: &str = "0000000008070605040302010900000000000000cdab000000000000000000000a000009e81c00";
+pub(super) const PREFACE_V6: &str = "\
+0000000008070605040302010900000000000000cdab0000000000000100000020010db8000000000000000000000001e91c01";
+const LINEAGE: &str = "201f1e1d1c1b1a191817161514131211";
+/// Epoch, two members with incarnation, address and devices, two seats.
+const VIEW: &str = "\
+0300000000000000\
+020000000000000005000000000000000100000000000000000000000a000005e81c08000900000000000000cdab0000000000000100000020010db8\
+000000000000000000000001e91c0100\
+020000000000000001000000";
+/// Step, learning rate, elements; the kind comes before.
+const TERMS: &str = "3000000000000000cdcccc3d40787d0100000000";
+const FOUND: &str = "00000000";
+const AVERAGE: &str = "01000000";
+const SLOW: &str = "02000000";
+const GRADIENTS: &str = "03000000";
+/// Samples, batch, seed; step, two ranges, front, skipped.
+const PROGRESS: &str = "\
+0a0000000000000002000000000000000700000000000000\
+020000000000000002000000000000000000000000000000100000000000000012000000000000002200000000000000\
+24000000000000000000000000000000";
+/// Nodes 5 and 9.
+const BOTH: &str = "020000000000000005000000000000000900000000000000";
+/// Address, devices, settings.
+const INTRODUCTION: &str = "000000000a000009e81c02001400000000000000746175203d2034380a62657461203d20302e350a";
+
+pub(super) fn header() -> Header {
+    Header {
+        cluster: ClusterId(0x0102_0304_0506_0708),
+        lineage: Lineage(0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20),
+        epoch: Epoch(3),
+        round: Round(42),
+        ballot: Ballot { counter: 1, node: NodeId(5) },
+        sender: NodeId(9),
+        incarnation: Incarnation(0xabcd),
+    }
+}
+
+/// Node 5 sits behind node 9, which was there first.
+pub(super) fn view() -> View {
+    let v4 = SocketAddr::from(([10, 0, 0, 5], 7400));
+    let v6 = SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7401));
+    let member = |id, incarnation, address, devices| Member { id: NodeId(id), incarnation: Incarnation(incarnation), address, devices };
+    let first = View::new(Epoch(2), vec![member(9, 0xabcd, v6, 1)]).unwrap();
+    first.succeeded_by(Epoch(3), vec![member(5, 1, v4, 8), member(9, 0xabcd, v6, 1)]).unwrap()
+}
+
+pub(super) fn terms(kind: RoundKind) -> Terms {
+    Terms { kind, step: Step(48), gamma: 0.1, elements: 25_000_000 }
+}
+
+/// Two steps of which only node 9's batches are used up.
+pub(super) fn progress() -> Progress {
+    let whole = Progress::new(Settings { samples: 10, batch: 2, seed: 7 }).unwrap();
+    whole.after(&DecidedRound { until: Step(2), contributors: &[NodeId(9)], members: view().members() })
+}
+
+pub(super) fn outcome(kind: RoundKind) -> Outcome {
+    let (lineage, contributors) = (header().lineage, vec![NodeId(5), NodeId(9)]);
+    let (absent, samples) = (vec![ShardId(3), ShardId(511)], Some(progress()));
+    Outcome { lineage, round: Round(42), terms: terms(kind), contributors, view: view(), absent, momentum_lost: 6, samples }
+}
+
+fn outcome_bytes(kind: &str) -> String {
+    let absent = "020000000000000003000000ff010000";
+    format!("{LINEAGE}2a00000000000000{kind}{TERMS}{BOTH}{VIEW}{absent}060000000000000001{PROGRESS}")
+}
+
+pub(super) fn proposal(kind: RoundKind) -> Proposal {
+    Proposal { outcome: outcome(kind), participants: vec![NodeId(5), NodeId(9)], inherited: true }
+}
+
+fn proposal_bytes(kind: &str) -> String {
+    format!("{}{BOTH}01", outcome_bytes(kind))
+}
+
+pub(super) fn standing() -> Standing {
+    Standing { lineage: header().lineage, round: Round(42), view: view(), alive: vec![NodeId(9)] }
+}
+
+pub(super) fn contributed() -> Contributed {
+    Contributed { terms: terms(RoundKind::Slow), samples: Some(progress()) }
+}
+
+/// A node that is in no view yet, and a member.
+fn hellos() -> Vec<(Message, String)> {
+    let hello = |elements: Option<u64>, standing| {
+        let settings = "tau = 48\nbeta = 0.5\n".to_owned();
+        let address = SocketAddr::from(([10, 0, 0, 9], 7400));
+        Message::Hello(Hello { address, devices: 2, settings, elements, buffer_elements: elements.map(|_| 3), standing })
+    };
+    let alive = "01000000000000000900000000000000";
+    let model = "0140787d0100000000010300000000000000";
+    let member = format!("00000000{INTRODUCTION}{model}01{LINEAGE}2a00000000000000{VIEW}{alive}");
+    vec![(hello(None, None), format!("00000000{INTRODUCTION}000000")), (hello(Some(25_000_000), Some(standing())), member)]
+}
+
+fn refusals() -> Vec<(Message, String)> {
+    let reasons = [
+        (JoinRefusal::SettingsDiffer { differences: "tau é".to_owned() }, "00000000060000000000000074617520c3a9".to_owned()),
+        (
+            JoinRefusal::ModelsDiffer { cluster: (1, 2), joiner: (3, 4) },
+            "010000000100000000000000020000000000000003000000000000000400000000000000".to_owned(),
+        ),
+        (JoinRefusal::Full { max_nodes: 64 }, "0200000040000000".to_owned()),
+        (
+            JoinRefusal::OtherLineage { cluster: header().lineage, joiner: Lineage(1) },
+            format!("03000000{LINEAGE}01000000000000000000000000000000"),
+        ),
+        (JoinRefusal::DuplicateId { node: NodeId(9) }, "040000000900000000000000".to_owned()),
+        (JoinRefusal::NoParameters, "05000000".to_owned()),
+    ];
+    reasons.map(|(reason, bytes)| (Message::Refused(reason), format!("03000000{bytes}"))).into()
+}
+
+fn abandons() -> Vec<(Message, String)> {
+    let differ = RefusalReason::TermsDiffer { one: NodeId(5), one_terms: "a".to_owned(), other: NodeId(9), other_terms: "bé".to_owned() };
+    let reasons = [
+        (differ, "0000000005000000000000000100000000000000610900000000000000030000000000000062c3a9"),
+        (RefusalReason::MomentumLost { shards: 7 }, "0100000007000000"),
+        (RefusalReason::StreamBroken { node: NodeId(9) }, "020000000900000000000000"),
+    ];
+    reasons.map(|(reason, bytes)| (Message::Abandon(reason), format!("0e000000{bytes}"))).into()
+}
+
+fn votes() -> Vec<(Message, String)> {
+    let accepted = Some((header().ballot, proposal(RoundKind::Average)));
+    let promise = Message::Promise { accepted, contributed: Some(contributed()) };
+    let admit = Message::Admit { proposal: proposal(RoundKind::Slow), view: view() };
+    vec![
+        (Message::Prepare, "06000000".to_owned()),
+        (Message::Promise { accepted: None, contributed: None }, "070000000000".to_owned()),
+        (promise, format!("070000000101000000000000000500000000000000{}01{SLOW}{TERMS}01{PROGRESS}", proposal_bytes(AVERAGE))),
+        (Message::Propose(proposal(RoundKind::Found)), format!("08000000{}", proposal_bytes(FOUND))),
+        (admit, format!("09000000{}{VIEW}", proposal_bytes(SLOW))),
+        (Message::Prepared, "0a000000".to_owned()),
+        (Message::Decide(outcome(RoundKind::Gradients)), format!("0b000000{}", outcome_bytes(GRADIENTS))),
+        (Message::Stale, "0c000000".to_owned()),
+        (Message::Broken(NodeId(9)), "0d0000000900000000000000".to_owned()),
+    ]
+}
+
+/// One example of every control frame (all options and reasons too), with the golden bytes behind the header.
+pub(super) fn messages() -> Vec<(Message, String)> {
+    let mut all = hellos();
+    all.push((Message::Found { view: view(), lineage: header().lineage }, format!("01000000{VIEW}{LINEAGE}")));
+    all.push((Message::Join, "02000000".to_owned()));
+    all.extend(refusals());
+    all.push((Message::Leave { contributes: false }, "0400000000".to_owned()));
+    all.push((Message::Leave { contributes: true }, "0400000001".to_owned()));
+    let alone = Contributed { samples: None, ..contributed() };
+    all.push((Message::Contribute(alone), format!("05000000{SLOW}{TERMS}00")));
+    all.push((Message::Contribute(contributed()), format!("05000000{SLOW}{TERMS}01{PROGRESS}")));
+    all.extend(votes());
+    all.extend(abandons());
+    all.push((Message::GossipMixed { step: Step(7) }, "0f0000000700000000000000".to_owned()));
+    all.push((Message::GossipRefused { step: Step(8) }, "100000000800000000000000".to_owned()));
+    all
+}
+
+/// One example of every stream header, with the golden bytes behind the header.
+pub(super) fn contents() -> Vec<(Bulk, String)> {
+    let contribution = Contribution { terms: terms(RoundKind::Gradients), weight: 0.75 };
+    vec![
+        (Bulk::Contribution(contribution), format!("00000000{GRADIENTS}{TERMS}000000000000e83f")),
+        (Bulk::Parameters, "01000000".to_owned()),
+        (Bulk::State, "02000000".to_owned()),
+        (Bulk::Gossip { step: Step(7), weight: 0.5, scale: 0.5 }, "030000000700000000000000000000000000e03f0000003f".to_owned()),
+    ]
+}
+
+pub(super) fn frame(message: Message) -> Frame {
+    Frame::V1 { header: header(), message: Box::new(message) }
+}
+
+pub(super) fn stream(content: Bulk) -> BulkHeader {
+    BulkHeader::V1 { header: header(), content }
+}
+
+pub(super) fn preface(listen: SocketAddr, bulk: bool) -> Preface {
+    let Header { cluster, sender, incarnation, .. } = header();
+    Preface::V1 { cluster, node: sender, incarnation, listen, bulk }
+}
+
+/// One example of every datagram; their golden bytes are beside them.
+pub(super) fn datagrams() -> Vec<Datagram> {
+    let swim = swim_messages().map(|message| Content::Swim(packet(message, 3)));
+    [Content::Ask, Content::Answer].into_iter().chain(swim).map(Datagram::V1).collect()
+}
