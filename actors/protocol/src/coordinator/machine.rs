@@ -17,7 +17,7 @@ mod voting;
 
 use super::error::RoundError;
 use super::events::{Effect, In, Settings};
-use super::outcome::{Outcome, Proposal};
+use super::outcome::{Outcome, Proposal, RoundKind, Terms};
 use super::plan::Attempt;
 use crate::ballot::{Acceptor, Ballots, Proposer, first_ballot};
 use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
@@ -71,11 +71,13 @@ struct Current {
     open: Option<Open>,
     /// Who is known to have contributed what.
     contributed: BTreeMap<NodeId, Contributed>,
-    /// The leader that was told of this node's contribution.
-    told: Option<NodeId>,
+    /// Who was told of this node's contribution: those that led or seemed to.
+    told: BTreeSet<NodeId>,
     leading: Option<Proposer<Proposal>>,
-    /// Joiners that hold all they must hold.
+    /// Joiners that hold all they must hold, as far as this leader knows.
     prepared: BTreeSet<NodeId>,
+    /// All joiners of the proposal hold all they must hold.
+    joiners_hold: bool,
     decided: Option<Outcome>,
     /// When the first contribution became known here.
     begun: Option<Instant>,
@@ -106,9 +108,10 @@ impl Current {
             voted: None,
             open: None,
             contributed: BTreeMap::new(),
-            told: None,
+            told: BTreeSet::new(),
             leading: None,
             prepared: BTreeSet::new(),
+            joiners_hold: false,
             decided: None,
             begun: None,
             give_up: None,
@@ -160,7 +163,7 @@ impl Machine for Coordinator {
     fn next_deadline(&self) -> Option<Instant> {
         let current = self.current.as_ref().filter(|_| self.stopped.is_none())?;
         let broken = current.open.as_ref().and_then(|open| open.broken.map(|(_, deadline)| deadline));
-        let begun = current.begun.filter(|_| current.decided.is_none() && self.leader() == Some(self.me()));
+        let begun = current.begun.filter(|_| current.decided.is_none() && self.leads());
         let grace = begun.filter(|_| !current.grace_over).map(|begun| begun.after(self.settings.grace));
         let joiners = begun.filter(|_| !current.joiners_over).map(|begun| begun.after(self.settings.joiners_wait()));
         let deadlines = [broken, current.give_up, current.follow_until, current.promise_by, grace, joiners];
@@ -257,9 +260,7 @@ impl Coordinator {
         if let Some(error) = &self.stopped {
             return out.push(Effect::Fail(error.clone()));
         }
-        if matches!(contributed.terms.kind, super::RoundKind::Found | super::RoundKind::Slow) {
-            self.state_elements = Some(contributed.terms.elements);
-        }
+        self.note_state_elements(contributed.terms);
         let member = self.history.as_ref().filter(|history| !history.joining);
         if member.is_some_and(|history| history.round != round) {
             // Decided without this contribution: the outcome is on its way to whoever made it.
@@ -271,6 +272,12 @@ impl Coordinator {
         self.mine = Some(contributed.clone());
         if member.is_some() {
             self.begin_contribution(contributed, now, out);
+        }
+    }
+
+    fn note_state_elements(&mut self, terms: Terms) {
+        if matches!(terms.kind, RoundKind::Found | RoundKind::Slow) {
+            self.state_elements = Some(terms.elements);
         }
     }
 

@@ -25,7 +25,7 @@ impl Coordinator {
     }
 
     pub(super) fn lead(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        if self.leader() != Some(self.me()) || self.follows_another() {
+        if !self.leads() || self.follows_another() {
             return;
         }
         let Some(current) = self.current.as_ref().filter(|current| current.decided.is_none()) else { return };
@@ -35,6 +35,13 @@ impl Coordinator {
             Some(Some(_)) if self.must_try_again() => self.take_over(now, out),
             Some(Some(_)) => {}
         }
+    }
+
+    /// Whether this node leads: every lower id is dead, or was when this node began the attempt whose ballot is still the highest
+    /// one here. Who returns leaves the lead to such an attempt for a while, so that attempt must go on.
+    pub(super) fn leads(&self) -> bool {
+        let leading = self.current.as_ref().is_some_and(|current| current.leading.is_some());
+        leading || self.leader() == Some(self.me())
     }
 
     /// Whether a living node's higher ballot was promised a moment ago: two that both believe they lead must not race.
@@ -166,23 +173,40 @@ impl Coordinator {
             }
             _ => return,
         };
+        let participates = matches!(message, Message::Propose(_));
         self.send(node, message, out);
+        if participates && current.joiners_hold {
+            self.send(node, Message::Prepared, out);
+        }
     }
 
-    pub(super) fn count_prepared(&mut self, header: &Header) {
+    /// Counts a voter or a joiner; or learns from the leader that all joiners are ready.
+    pub(super) fn count_prepared(&mut self, header: &Header, out: &mut Outbox<Effect>) {
         let Some(current) = &mut self.current else { return };
+        current.joiners_hold |= header.sender == header.ballot.node && header.ballot == current.ballot();
         let Some(leading) = current.leading.as_mut().filter(|leading| leading.ballot() == header.ballot) else { return };
         leading.accept(header.sender);
         current.prepared.insert(header.sender);
+        self.tell_that_joiners_hold(out);
     }
 
-    /// The leader's rule: all participants accepted, so that their data is safe, and the joiners have theirs.
+    /// Whoever accepts makes the outcome one that may be chosen, whatever happens to the leader: so the members accept a
+    /// proposal that joiners shall hold state of only once these do.
+    fn tell_that_joiners_hold(&mut self, out: &mut Outbox<Effect>) {
+        let Some(current) = self.current.as_mut().filter(|current| !current.joiners_hold) else { return };
+        let Some(proposal) = current.leading.as_ref().and_then(Proposer::proposal) else { return };
+        if proposal.inherited || !proposal.has_joiners() || !proposal.joiners().all(|joiner| current.prepared.contains(&joiner.id)) {
+            return;
+        }
+        current.joiners_hold = true;
+        let participants = proposal.participants.clone();
+        self.broadcast(participants, &Message::Prepared, out);
+    }
+
+    /// The leader's rule: all participants accepted, so that their data is safe, and that of the joiners before.
     pub(super) fn decide_when_accepted(&mut self, out: &mut Outbox<Effect>) {
         let Some(current) = self.current.as_mut().filter(|current| current.decided.is_none()) else { return };
         let Some(chosen) = current.leading.as_ref().and_then(Proposer::chosen) else { return };
-        if !chosen.inherited && !chosen.joiners().all(|joiner| current.prepared.contains(&joiner.id)) {
-            return;
-        }
         let outcome = chosen.outcome.clone();
         let all: Vec<NodeId> = chosen.participants.iter().copied().chain(chosen.joiners().map(|joiner| joiner.id)).collect();
         current.decided = Some(outcome.clone());

@@ -8,7 +8,7 @@ use crate::policy::{OnMomentumLoss, Quorum};
 use crate::time::Span;
 use crate::view::Member;
 use crate::wire::Header;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub const CLUSTER: ClusterId = ClusterId(1);
@@ -93,6 +93,12 @@ pub struct Node {
     pub drained: bool,
     pub outside: bool,
     pub draining: bool,
+    /// Whom its membership has declared dead, or is about to.
+    pub believed_dead: BTreeSet<(NodeId, Incarnation)>,
+    /// Who is ready to join, as far as its membership has said.
+    pub candidates: Vec<Member>,
+    /// Of whom it was told that they leave.
+    pub leavers: BTreeSet<NodeId>,
     pub failed: Option<crate::coordinator::RoundError>,
     pub waits_for: Option<String>,
     pub last: Option<Outcome>,
@@ -128,10 +134,22 @@ impl Node {
             drained: false,
             outside: true,
             draining: false,
+            believed_dead: BTreeSet::new(),
+            candidates: Vec::new(),
+            leavers: BTreeSet::new(),
             failed: None,
             waits_for: None,
             last: None,
         }
+    }
+
+    /// Is no member any more; its membership forgets what it knew of the others.
+    pub fn leave(&mut self) {
+        self.outside = true;
+        self.states.clear();
+        self.believed_dead.clear();
+        self.candidates.clear();
+        self.leavers.clear();
     }
 
     fn header(&self, plan: &Plan) -> Header {
@@ -282,6 +300,8 @@ impl Node {
         self.states = states;
         (self.round, self.next) = (outcome.round.next(), schedule.terms(outcome.terms.next_step()));
         (self.waiting, self.outside) = (false, false);
+        self.believed_dead.retain(|(id, incarnation)| outcome.view.member(*id).is_some_and(|member| member.incarnation == *incarnation));
+        self.leavers.retain(|id| outcome.view.contains(*id));
         self.last = Some(outcome.clone());
         publication.lost.clone()
     }
