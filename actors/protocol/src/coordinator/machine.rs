@@ -89,7 +89,9 @@ struct Current {
     promise_by: Option<Instant>,
     /// The grace has passed since the first contribution.
     grace_over: bool,
-    /// Joiners that do not hold the model by now are left out.
+    /// Until when joiners are waited for.
+    joiners_by: Option<Instant>,
+    /// Joiners did not hold the model by then: this round is made without.
     joiners_over: bool,
     /// Another attempt is due although nobody died.
     retry: bool,
@@ -118,6 +120,7 @@ impl Current {
             follow_until: None,
             promise_by: None,
             grace_over: false,
+            joiners_by: None,
             joiners_over: false,
             retry: false,
             broken: 0,
@@ -165,8 +168,7 @@ impl Machine for Coordinator {
         let broken = current.open.as_ref().and_then(|open| open.broken.map(|(_, deadline)| deadline));
         let begun = current.begun.filter(|_| current.decided.is_none() && self.leads());
         let grace = begun.filter(|_| !current.grace_over).map(|begun| begun.after(self.settings.grace));
-        let joiners = begun.filter(|_| !current.joiners_over).map(|begun| begun.after(self.settings.joiners_wait()));
-        let deadlines = [broken, current.give_up, current.follow_until, current.promise_by, grace, joiners];
+        let deadlines = [broken, current.give_up, current.follow_until, current.promise_by, grace, current.joiners_by];
         deadlines.into_iter().flatten().min()
     }
 }
@@ -346,12 +348,11 @@ impl Coordinator {
 
     fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let (enough, grace) = (self.alive_are_enough(), self.settings.grace);
-        let joiners_wait = self.settings.joiners_wait();
         let Some(current) = &mut self.current else { return };
         current.follow_until.take_if(|until| now >= *until);
         current.promise_by.take_if(|until| now >= *until);
         current.grace_over |= current.begun.is_some_and(|begun| now >= begun.after(grace));
-        current.joiners_over |= current.begun.is_some_and(|begun| now >= begun.after(joiners_wait));
+        current.joiners_over |= current.joiners_by.take_if(|until| now >= *until).is_some();
         let broken = current.open.as_mut().and_then(|open| open.broken.take_if(|(_, deadline)| now >= *deadline));
         if let Some((node, _)) = broken {
             self.ask_for_another_attempt(node, out);

@@ -140,7 +140,8 @@ impl Coordinator {
             // The last one to leave hands over to nobody.
             members = history.view.members().iter().filter(|member| participants.contains(&member.id)).cloned().collect();
         }
-        if terms.carries_parameters() && terms.kind != RoundKind::Found {
+        let waits = self.current.as_ref().is_some_and(|current| !current.joiners_over);
+        if terms.carries_parameters() && terms.kind != RoundKind::Found && waits {
             let room = MEMBERS_MAX.saturating_sub(members.len());
             let new = self.joiners.values().filter(|joiner| !participants.contains(&joiner.id) && !self.is_dead(joiner));
             members.extend(new.take(room).cloned());

@@ -31,7 +31,7 @@ impl Coordinator {
         let Some(current) = self.current.as_ref().filter(|current| current.decided.is_none()) else { return };
         match current.leading.as_ref().map(Proposer::proposal) {
             None => self.begin_to_lead(now, out),
-            Some(None) => self.propose_when_promised(out),
+            Some(None) => self.propose_when_promised(now, out),
             Some(Some(_)) if self.must_try_again() => self.take_over(now, out),
             Some(Some(_)) => {}
         }
@@ -61,16 +61,13 @@ impl Coordinator {
         if let Some(current) = &mut self.current {
             current.leading = Some(Proposer::new(ballot));
         }
-        self.propose_own(ballot, terms, contributors, participants, out);
+        self.propose_own(ballot, terms, (contributors, participants), now, out);
     }
 
     /// Asks for promises under a new ballot.
     fn take_over(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let me = self.me();
         let Some(current) = &mut self.current else { return };
-        if current.joiners_over {
-            self.joiners.retain(|id, _| current.prepared.contains(id));
-        }
         let ballot = current.ballots.advance();
         let Ok(promise) = current.acceptor.prepare(ballot) else { return };
         let mut leading = Proposer::new(ballot);
@@ -83,7 +80,7 @@ impl Coordinator {
         }
         let members: Vec<NodeId> = self.history.iter().flat_map(|history| history.view.ids()).collect();
         self.broadcast(members, &Message::Prepare, out);
-        self.propose_when_promised(out);
+        self.propose_when_promised(now, out);
     }
 
     pub(super) fn promised(
@@ -103,7 +100,7 @@ impl Coordinator {
         }
     }
 
-    fn propose_when_promised(&mut self, out: &mut Outbox<Effect>) {
+    fn propose_when_promised(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let (Some(history), Some(current)) = (&self.history, &self.current) else { return };
         let Some(leading) = &current.leading else { return };
         let ballot = leading.ballot();
@@ -115,7 +112,7 @@ impl Coordinator {
         }
         if let Some(bound) = leading.bound_to() {
             let proposal = Proposal { outcome: bound.outcome.clone(), participants, inherited: true };
-            return self.propose(proposal, out);
+            return self.propose(proposal, now, out);
         }
         let contributes = |node: &&NodeId| current.contributed.contains_key(node);
         let mut contributors: Vec<NodeId> = participants.iter().filter(contributes).copied().collect();
@@ -129,27 +126,34 @@ impl Coordinator {
         if terms.kind == RoundKind::Found {
             contributors.truncate(1);
         }
-        self.propose_own(ballot, terms, contributors, participants, out);
+        self.propose_own(ballot, terms, (contributors, participants), now, out);
     }
 
     fn propose_own(
         &mut self,
         ballot: Ballot,
         terms: Terms,
-        contributors: Vec<NodeId>,
-        participants: Vec<NodeId>,
+        (contributors, participants): (Vec<NodeId>, Vec<NodeId>),
+        now: Instant,
         out: &mut Outbox<Effect>,
     ) {
         match self.compose(ballot, terms, contributors, participants) {
-            Some(Ok(proposal)) => self.propose(proposal, out),
+            Some(Ok(proposal)) => self.propose(proposal, now, out),
             Some(Err(shards)) => self.abandon(RefusalReason::MomentumLost { shards }, out),
             None => {}
         }
     }
 
-    fn propose(&mut self, proposal: Proposal, out: &mut Outbox<Effect>) {
-        if let Some(leading) = self.current.as_mut().and_then(|current| current.leading.as_mut()) {
+    fn propose(&mut self, proposal: Proposal, now: Instant, out: &mut Outbox<Effect>) {
+        let timeout = self.settings.round_timeout;
+        let Some(current) = &mut self.current else { return };
+        if let Some(leading) = &mut current.leading {
             leading.propose(proposal.clone());
+        }
+        if proposal.has_joiners() && !current.joiners_over {
+            // Half of the time that is left: the round must still be made without them.
+            let left = current.give_up.map_or(timeout, |until| until.since(now));
+            current.joiners_by.get_or_insert(now.after(Span(left.0 / 2)));
         }
         self.broadcast(proposal.participants.iter().copied(), &Message::Propose(proposal.clone()), out);
         if let Some(view) = self.history.as_ref().map(|history| history.view.clone()) {
