@@ -95,6 +95,12 @@ impl<V: Clone> Acceptor<V> {
         Ok(())
     }
 
+    /// Forgets what was accepted below `ballot`, under which a motion of its proposer's own choice was received: that proves that
+    /// nothing was chosen below. For a member that no longer holds what its acceptance stands for.
+    pub fn release(&mut self, ballot: Ballot) {
+        self.accepted.take_if(|(accepted, _)| *accepted < ballot);
+    }
+
     fn raise(&mut self, ballot: Ballot) -> Result<(), Stale> {
         if ballot < self.promised {
             return Err(Stale { promised: self.promised });

@@ -24,6 +24,11 @@ fn acceptors_never_go_back() {
     acceptor.prepare(ballot(1, 5)).unwrap();
     acceptor.accept(ballot(2, 7), 'c').unwrap();
     assert_eq!(acceptor.promised(), ballot(2, 7));
+    acceptor.release(ballot(2, 7));
+    assert_eq!(acceptor.accepted(), Some(&(ballot(2, 7), 'c')));
+    acceptor.prepare(ballot(3, 7)).unwrap();
+    acceptor.release(ballot(3, 7));
+    assert_eq!((acceptor.promised(), acceptor.accepted()), (ballot(3, 7), None));
     acceptor.next_decree(&view(&[5, 7]));
     assert_eq!((acceptor.promised(), acceptor.accepted()), (ballot(0, 5), None));
 }
@@ -121,7 +126,7 @@ proptest! {
 
 #[test]
 fn the_checker_finds_planted_bugs() {
-    for bug in [Bug::ForgetAccepted, Bug::AcceptStale, Bug::ForgetInherited] {
+    for bug in [Bug::ForgetAccepted, Bug::AcceptStale, Bug::ForgetInherited, Bug::ReleaseInherited] {
         let found = (0..6000u64).any(|seed| run(3, &noise(seed), bug).len() > 1);
         assert!(found, "{bug:?}");
     }
@@ -147,6 +152,8 @@ enum Bug {
     AcceptStale,
     /// Proposers do not say that they had no choice.
     ForgetInherited,
+    /// Acceptors forget what they accepted when the same is proposed again.
+    ReleaseInherited,
 }
 
 #[derive(Clone, Debug)]
@@ -166,6 +173,8 @@ struct Network {
     proposers: BTreeMap<NodeId, (Ballots, Option<Proposer<Vote>>)>,
     messages: Vec<(NodeId, NodeId, Message)>,
     decided: BTreeSet<Ballot>,
+    /// The attempts whose data moves.
+    open: BTreeSet<(NodeId, Ballot)>,
 }
 
 /// Plays a schedule: each choice starts an attempt, delivers, repeats or loses a message.
@@ -199,7 +208,7 @@ impl Network {
         let members = view(&(1..=size).collect::<Vec<_>>());
         let acceptors = members.ids().map(|id| (id, Acceptor::new(&members))).collect();
         let proposers = members.ids().map(|id| (id, (Ballots::new(id, &members), None))).collect();
-        Self { members, bug, acceptors, proposers, messages: Vec::new(), decided: BTreeSet::new() }
+        Self { members, bug, acceptors, proposers, messages: Vec::new(), decided: BTreeSet::new(), open: BTreeSet::new() }
     }
 
     /// A member begins an attempt; the lowest id's first one needs no promises.
@@ -244,6 +253,13 @@ impl Network {
             Message::Propose(ballot, value) => {
                 if self.bug == Bug::AcceptStale {
                     acceptor.promised = acceptor.promised.min(ballot);
+                }
+                // Its data has to arrive before it is accepted; that of earlier ballots is thrown away.
+                let releases = !value.inherited || self.bug == Bug::ReleaseInherited;
+                if releases && ballot >= acceptor.promised() && self.open.insert((to, ballot)) {
+                    acceptor.prepare(ballot).unwrap();
+                    acceptor.release(ballot);
+                    return self.messages.push((from, to, Message::Propose(ballot, value)));
                 }
                 let answer = acceptor.accept(ballot, value).map_or_else(stale, |()| Message::Accepted(ballot));
                 self.messages.push((to, from, answer));

@@ -214,6 +214,8 @@ impl Coordinator {
         let Some(publication) = self.publication(&plan, &outcome) else { return };
         let Some(current) = &mut self.current else { return };
         if current.open.as_ref().is_none_or(|open| *open.plan != plan) {
+            // The data of what was accepted before goes: nobody may count on it any more.
+            current.acceptor.release(ballot);
             let plan = Arc::new(plan);
             current.open = Some(Open::new(Arc::clone(&plan)));
             out.push(Effect::Open(plan));

@@ -151,7 +151,7 @@ impl World {
 
     /// Who is furthest in history.
     fn furthest(&self) -> Option<NodeId> {
-        self.nodes.values().filter(|node| node.alive && !node.outside).max_by_key(|node| node.round).map(|node| node.member.id)
+        self.nodes.values().filter(|node| node.alive && !node.outside && !node.drained).max_by_key(|node| node.round).map(|node| node.member.id)
     }
 
     /// Until everybody is through, the membership looks again.
