@@ -97,11 +97,14 @@ impl World {
         self.nodes.keys().copied().filter(|other| *other != id).collect()
     }
 
-    /// Whether those that are left are a quorum.
+    /// Whether those that are left are a quorum. Who was gone a moment ago may yet find that a round was decided without it.
     fn survives_without(&self, victim: NodeId) -> bool {
-        let Some(view) = self.furthest().and_then(|best| self.nodes[&best].machine.view()) else { return false };
-        let takes_part = |member: &&Member| member.id != victim && !self.nodes[&member.id].outside && self.is_there(member);
-        view.is_quorum(view.members().iter().filter(takes_part).map(|member| member.id))
+        let Some(best) = self.furthest().map(|best| &self.nodes[&best]) else { return false };
+        let Some(view) = best.machine.view() else { return false };
+        let since = self.decided_at.range(..best.round).nth_back(1).map_or(0, |(_, at)| *at);
+        let stays = |member: &&Member| member.id != victim && !self.nodes[&member.id].outside && self.is_there(member);
+        let stays = view.members().iter().filter(stays).filter(|member| !self.was_gone(member, since));
+        view.is_quorum(stays.map(|member| member.id))
     }
 
     fn is_there(&self, member: &Member) -> bool {
@@ -142,11 +145,22 @@ impl World {
         self.feed(id, event);
     }
 
-    /// Whether a node asks to join the view. One that the view has and that is about to hear so does not.
-    fn is_candidate(&self, id: NodeId, view: &View) -> bool {
+    /// Whether a node asks to join the view, or did so: once all members that live can be reached. One that the view has and that
+    /// is about to hear so does not.
+    fn is_candidate(&mut self, id: NodeId, view: &View) -> bool {
         let node = &self.nodes[&id];
         let admitted = node.machine.place().lineage.is_decided() && view.member(id) == Some(&node.member);
-        node.outside && !node.drained && !admitted && (node.waiting || node.last.is_some())
+        let asked = node.asked == Some(view.epoch());
+        if !node.outside || node.drained || (admitted && !asked) || !(node.waiting || node.last.is_some()) {
+            return false;
+        }
+        let others: Vec<NodeId> = view.members().iter().filter(|member| member.id != id && self.is_there(member)).map(|member| member.id).collect();
+        if !asked && !others.into_iter().all(|other| self.network.is_up(id, other)) {
+            return false;
+        }
+        let node = self.nodes.get_mut(&id).unwrap();
+        node.asked = Some(view.epoch());
+        true
     }
 
     /// Who is furthest in history.
@@ -170,7 +184,12 @@ impl World {
             }
         }
         self.look_at_links(&ids);
-        let candidates: Vec<Member> = ids.iter().filter(|id| self.is_candidate(**id, &view)).map(|id| self.nodes[id].member.clone()).collect();
+        let mut candidates: Vec<Member> = Vec::new();
+        for id in &ids {
+            if self.is_candidate(*id, &view) {
+                candidates.push(self.nodes[id].member.clone());
+            }
+        }
         for id in ids {
             self.look_at_lives(id);
             self.look_at_candidates(id, &view, &candidates);
@@ -225,7 +244,7 @@ impl World {
     }
 
     fn look_at_candidates(&mut self, id: NodeId, view: &View, candidates: &[Member]) {
-        let near: Vec<Member> = candidates.iter().filter(|candidate| self.connected(id, candidate.id)).cloned().collect();
+        let near: Vec<Member> = candidates.iter().filter(|candidate| candidate.id == id || self.network.is_up(id, candidate.id)).cloned().collect();
         let node = self.nodes.get_mut(&id).unwrap();
         let same_view = node.machine.view().is_some_and(|own| own.epoch() == view.epoch());
         if node.outside || !same_view || (near.is_empty() && node.candidates.is_empty()) {

@@ -30,6 +30,10 @@ impl Network {
         *self.link(one, other)
     }
 
+    pub fn is_up(&mut self, one: NodeId, other: NodeId) -> bool {
+        !self.link(one, other).broken
+    }
+
     fn link(&mut self, one: NodeId, other: NodeId) -> &mut Link {
         self.links.entry((one.min(other), one.max(other))).or_default()
     }

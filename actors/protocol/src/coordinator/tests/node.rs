@@ -2,7 +2,7 @@
 
 use super::oracle::{GAMMA, mean, slow_step};
 use crate::coordinator::{Attempt, Coordinator, Outcome, Plan, Publication, RoundKind, Settings, Terms};
-use crate::ident::{ClusterId, Incarnation, NodeId, Round, ShardId, Step};
+use crate::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, ShardId, Step};
 use crate::machine::Identity;
 use crate::policy::{OnMomentumLoss, Quorum};
 use crate::time::Span;
@@ -99,6 +99,8 @@ pub struct Node {
     pub candidates: Vec<Member>,
     /// Of whom it was told that they leave.
     pub leavers: BTreeSet<NodeId>,
+    /// The view that this start of the node asked to join.
+    pub asked: Option<Epoch>,
     pub failed: Option<crate::coordinator::RoundError>,
     pub waits_for: Option<String>,
     pub last: Option<Outcome>,
@@ -137,6 +139,7 @@ impl Node {
             believed_dead: BTreeSet::new(),
             candidates: Vec::new(),
             leavers: BTreeSet::new(),
+            asked: None,
             failed: None,
             waits_for: None,
             last: None,
@@ -150,6 +153,7 @@ impl Node {
         self.believed_dead.clear();
         self.candidates.clear();
         self.leavers.clear();
+        self.asked = None;
     }
 
     fn header(&self, plan: &Plan) -> Header {
