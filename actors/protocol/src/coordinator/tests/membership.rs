@@ -127,7 +127,9 @@ impl World {
                     self.nodes.get_mut(&id).unwrap().believed_dead.remove(&verdict);
                     return;
                 }
-                self.break_link(id, *other);
+                if self.nodes[other].member.incarnation == *incarnation {
+                    self.break_link(id, *other);
+                }
             }
             In::Back(other) => {
                 let member = self.nodes[other].member.clone();
