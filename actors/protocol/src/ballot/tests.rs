@@ -60,14 +60,17 @@ fn a_proposer_is_bound_where_nobody_proves_that_nothing_was_chosen() {
     let fresh = |counter| Some((ballot(counter, 1), vote(counter, &[1, 2, 3], false)));
     let inherited = |counter| Some((ballot(counter, 1), vote(counter, &[1, 2, 3], true)));
     type Answers = Vec<(u64, Option<(Ballot, Vote)>)>;
-    let cases: [(Answers, Option<u64>); 7] = [
+    let cases: [(Answers, Option<u64>); 9] = [
         (vec![], None),
         (vec![(1, None), (2, None)], None),
-        (vec![(1, fresh(0)), (2, fresh(0))], Some(0)),
-        (vec![(1, fresh(0)), (2, None)], None),
-        (vec![(1, fresh(2)), (2, fresh(0))], None),
-        (vec![(1, inherited(2)), (2, None)], Some(2)),
-        (vec![(1, inherited(1)), (2, fresh(2))], None),
+        (vec![(3, fresh(0)), (2, fresh(0))], Some(0)),
+        (vec![(3, fresh(0)), (2, None)], None),
+        (vec![(3, fresh(2)), (2, fresh(0))], None),
+        (vec![(3, inherited(2)), (2, None)], Some(2)),
+        (vec![(3, inherited(1)), (2, fresh(2))], None),
+        // Node 1 proposed it, and says with its promise that it was not chosen; unless it was bound itself.
+        (vec![(1, fresh(0)), (2, fresh(0))], None),
+        (vec![(1, inherited(2)), (2, inherited(2))], Some(2)),
     ];
     for (answers, expected) in cases {
         let mut proposer = Proposer::new(ballot(3, 2));
@@ -126,7 +129,7 @@ proptest! {
 
 #[test]
 fn the_checker_finds_planted_bugs() {
-    for bug in [Bug::ForgetAccepted, Bug::AcceptStale, Bug::ForgetInherited, Bug::ReleaseInherited] {
+    for bug in [Bug::ForgetAccepted, Bug::AcceptStale, Bug::ForgetInherited, Bug::ReleaseInherited, Bug::NeverGiveUp] {
         let found = (0..6000u64).any(|seed| run(3, &noise(seed), bug).len() > 1);
         assert!(found, "{bug:?}");
     }
@@ -154,6 +157,8 @@ enum Bug {
     ForgetInherited,
     /// Acceptors forget what they accepted when the same is proposed again.
     ReleaseInherited,
+    /// Proposers go on with an attempt after they promised a higher ballot.
+    NeverGiveUp,
 }
 
 #[derive(Clone, Debug)]
@@ -173,6 +178,8 @@ struct Network {
     proposers: BTreeMap<NodeId, (Ballots, Option<Proposer<Vote>>)>,
     messages: Vec<(NodeId, NodeId, Message)>,
     decided: BTreeSet<Ballot>,
+    /// Who knows what was decided.
+    done: BTreeSet<NodeId>,
     /// The attempts whose data moves.
     open: BTreeSet<(NodeId, Ballot)>,
 }
@@ -208,14 +215,15 @@ impl Network {
         let members = view(&(1..=size).collect::<Vec<_>>());
         let acceptors = members.ids().map(|id| (id, Acceptor::new(&members))).collect();
         let proposers = members.ids().map(|id| (id, (Ballots::new(id, &members), None))).collect();
-        Self { members, bug, acceptors, proposers, messages: Vec::new(), decided: BTreeSet::new(), open: BTreeSet::new() }
+        Self { members, bug, acceptors, proposers, messages: Vec::new(), decided: BTreeSet::new(), done: BTreeSet::new(), open: BTreeSet::new() }
     }
 
     /// A member begins an attempt; the lowest id's first one needs no promises.
     fn start(&mut self, which: usize) {
         let id = self.members.members()[which % self.members.size()].id;
         let (ballots, attempt) = self.proposers.get_mut(&id).unwrap();
-        let fresh = attempt.is_none() && id == self.members.lowest();
+        let unused = attempt.is_none() && ballots.highest() == first_ballot(&self.members);
+        let fresh = unused && id == self.members.lowest();
         let ballot = if fresh { first_ballot(&self.members) } else { ballots.advance() };
         *attempt = Some(Proposer::new(ballot));
         self.broadcast(id, &Message::Prepare(ballot));
@@ -243,6 +251,15 @@ impl Network {
             return;
         }
         let (from, to, message) = self.messages.swap_remove(which % self.messages.len());
+        if let Message::Prepare(ballot) | Message::Propose(ballot, _) = &message {
+            if self.done.contains(&to) {
+                // It answers with the decision instead.
+                return;
+            }
+            let (ballots, attempt) = self.proposers.get_mut(&to).unwrap();
+            ballots.observe(*ballot);
+            attempt.take_if(|attempt| attempt.ballot() < *ballot && self.bug != Bug::NeverGiveUp);
+        }
         let acceptor = self.acceptors.get_mut(&to).unwrap();
         let stale = |stale: Stale| Message::Stale(stale.promised);
         match message {
@@ -300,6 +317,9 @@ impl Network {
             self.broadcast(id, &Message::Propose(ballot, vote));
         }
         let attempt = self.proposers.get_mut(&id).unwrap().1.as_ref();
-        self.decided.extend(attempt.and_then(Proposer::chosen).map(|chosen| chosen.value));
+        if let Some(chosen) = attempt.and_then(Proposer::chosen) {
+            self.decided.insert(chosen.value);
+            self.done.insert(id);
+        }
     }
 }

@@ -14,7 +14,7 @@ use node::Schedule;
 use std::collections::BTreeSet;
 use world::{Fault, World};
 
-const SCHEDULE: Schedule = Schedule { slow_every: 3, elements: 23 };
+const SCHEDULE: Schedule = Schedule { slow_every: 3, elements: 23, gradients: 0 };
 const LONG: u64 = 20_000_000;
 
 /// The seeds of a sweep; `SEED` picks one.

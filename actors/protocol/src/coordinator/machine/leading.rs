@@ -54,7 +54,8 @@ impl Coordinator {
 
     fn begin_to_lead(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let Some(current) = &self.current else { return };
-        let first = self.first_ballot().filter(|first| first.node == self.me() && current.ballot() == *first);
+        // Once a higher ballot was seen the first one is of no use, and might name two proposals.
+        let first = self.first_ballot().filter(|first| first.node == self.me() && current.ballots.highest() == *first);
         let Some(ballot) = first.filter(|_| self.is_plain()) else { return self.take_over(now, out) };
         let Some(terms) = current.contributed.values().next().map(|contributed| contributed.terms) else { return };
         let (contributors, participants) = self.everybody(terms.kind);

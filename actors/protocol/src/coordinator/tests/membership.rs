@@ -42,7 +42,13 @@ impl World {
             Fault::Drain(id) if self.is_up(id) && !self.nodes[&id].outside && self.survives_without(id) => {
                 self.nodes.get_mut(&id).unwrap().draining = true;
             }
-            Fault::Pause(..) | Fault::Suspect(..) | Fault::Drain(_) => {}
+            Fault::Leave(id) if self.is_up(id) && !self.nodes[&id].outside && self.survives_without(id) => {
+                let node = self.nodes.get_mut(&id).unwrap();
+                // What it contributed already counts.
+                (node.draining, node.silent) = (true, !node.waiting);
+            }
+            Fault::Slow(id, span) => _ = self.network.slow.insert(id, self.now + span),
+            Fault::Pause(..) | Fault::Suspect(..) | Fault::Drain(_) | Fault::Leave(_) => {}
             Fault::Break(one, other) => self.break_link(one, other),
             Fault::Cut(group) => {
                 group.iter().for_each(|id| self.absent(*id, u64::MAX, false));
@@ -262,7 +268,8 @@ impl World {
         let leavers: Vec<NodeId> = self.nodes.values().filter(|node| node.alive && node.draining && !node.drained).map(|node| node.member.id).collect();
         for leaver in leavers {
             if self.connected(id, leaver) && self.nodes.get_mut(&id).unwrap().leavers.insert(leaver) {
-                self.tell_later(id, In::Leaving { node: leaver, contributes: true }, DELAY_MAX);
+                let contributes = !self.nodes[&leaver].silent;
+                self.tell_later(id, In::Leaving { node: leaver, contributes }, DELAY_MAX);
             }
         }
     }

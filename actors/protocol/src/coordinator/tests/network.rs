@@ -23,6 +23,8 @@ pub struct Network {
     in_order: BTreeMap<(NodeId, NodeId), u64>,
     /// One frame or stream in so many takes far longer than the others; 0: none.
     pub rarely_slow: u64,
+    /// Until when everything to and from these nodes is slow.
+    pub slow: BTreeMap<NodeId, u64>,
 }
 
 impl Network {
@@ -40,8 +42,9 @@ impl Network {
 }
 
 impl World {
-    fn travel_time(&mut self, usual: u64) -> u64 {
-        let slow = self.network.rarely_slow > 0 && self.random.below(self.network.rarely_slow) == 0;
+    fn travel_time(&mut self, from: NodeId, to: NodeId, usual: u64) -> u64 {
+        let rarely = self.network.rarely_slow > 0 && self.random.below(self.network.rarely_slow) == 0;
+        let slow = rarely || [from, to].iter().any(|end| self.network.slow.get(end).is_some_and(|until| *until > self.now));
         1 + self.random.below(if slow { 12 * usual } else { usual })
     }
 
@@ -51,7 +54,7 @@ impl World {
             return;
         }
         let Frame::V1 { header, message } = Frame::decode(&frame.encode().unwrap()).unwrap();
-        let delayed = self.now + self.travel_time(DELAY_MAX);
+        let delayed = self.now + self.travel_time(from, to, DELAY_MAX);
         let last = self.network.in_order.entry((from, to)).or_default();
         *last = delayed.max(*last);
         let at = *last;
@@ -61,7 +64,7 @@ impl World {
     pub fn send_streams(&mut self, streams: Vec<(NodeId, Stream)>) {
         for (to, stream) in streams {
             let link = *self.network.link(stream.header.sender, to);
-            let at = self.now + self.travel_time(3 * DELAY_MAX);
+            let at = self.now + self.travel_time(stream.header.sender, to, 3 * DELAY_MAX);
             self.at(at, Event::Stream(to, link, stream));
         }
     }

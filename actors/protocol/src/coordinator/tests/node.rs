@@ -62,6 +62,8 @@ pub struct Movement {
 pub struct Schedule {
     pub slow_every: u64,
     pub elements: usize,
+    /// Whether a mean of so many gradients goes before every exchange; 0: none.
+    pub gradients: usize,
 }
 
 impl Schedule {
@@ -69,6 +71,14 @@ impl Schedule {
         let slow = (step.0 + 1).is_multiple_of(self.slow_every);
         let kind = if slow { RoundKind::Slow } else { RoundKind::Average };
         Terms { kind, step, gamma: GAMMA, elements: self.elements as u64 }
+    }
+
+    pub fn after(&self, terms: Terms) -> Terms {
+        let next = self.terms(terms.next_step());
+        if self.gradients > 0 && terms.kind != RoundKind::Gradients {
+            return Terms { kind: RoundKind::Gradients, elements: self.gradients as u64, ..next };
+        }
+        next
     }
 
     pub fn found(&self) -> Terms {
@@ -86,6 +96,8 @@ pub struct Node {
     pub next: Terms,
     pub waiting: bool,
     pub parameters: Vec<f64>,
+    /// What the last round made.
+    pub values: Vec<f64>,
     pub frozen: Vec<f64>,
     pub states: BTreeMap<ShardId, State>,
     pub movement: Option<Movement>,
@@ -93,6 +105,8 @@ pub struct Node {
     pub drained: bool,
     pub outside: bool,
     pub draining: bool,
+    /// Its training is over: it leaves without another contribution.
+    pub silent: bool,
     /// Whom its membership has declared dead, or is about to.
     pub believed_dead: BTreeSet<(NodeId, Incarnation)>,
     /// Who is ready to join, as far as its membership has said.
@@ -129,6 +143,7 @@ impl Node {
             next: schedule.found(),
             waiting: false,
             parameters,
+            values: Vec::new(),
             frozen: Vec::new(),
             states: BTreeMap::new(),
             movement: None,
@@ -136,6 +151,7 @@ impl Node {
             drained: false,
             outside: true,
             draining: false,
+            silent: false,
             believed_dead: BTreeSet::new(),
             candidates: Vec::new(),
             leavers: BTreeSet::new(),
@@ -163,10 +179,9 @@ impl Node {
     /// Inner steps: every node drifts in its own way.
     pub fn train(&mut self) {
         let (id, step) = (self.member.id.0, self.next.step.0);
-        for (index, value) in self.parameters.iter_mut().enumerate() {
-            *value += ((id * 7 + step * 3 + index as u64) % 11) as f64 / 16.0 - 0.25;
-        }
-        self.frozen = self.parameters.clone();
+        let drift = |index: usize| ((id * 7 + step * 3 + index as u64) % 11) as f64 / 16.0 - 0.25;
+        self.frozen = self.parameters.iter().enumerate().map(|(index, value)| value + drift(index)).collect();
+        self.frozen.truncate(self.next.elements as usize);
         self.waiting = true;
     }
 
@@ -287,7 +302,9 @@ impl Node {
         let publication = movement.publication.unwrap();
         let values: Vec<f64> = movement.values.into_values().flatten().collect();
         assert_eq!(values.len(), outcome.terms.elements as usize, "an incomplete model was applied");
-        self.parameters.clone_from(&values);
+        if outcome.terms.carries_parameters() {
+            self.parameters.clone_from(&values);
+        }
         let mut states = BTreeMap::new();
         for shard in &publication.holds {
             let range = publication.state_layout.range(*shard);
@@ -302,7 +319,8 @@ impl Node {
             }
         }
         self.states = states;
-        (self.round, self.next) = (outcome.round.next(), schedule.terms(outcome.terms.next_step()));
+        self.values = values;
+        (self.round, self.next) = (outcome.round.next(), schedule.after(outcome.terms));
         (self.waiting, self.outside) = (false, false);
         self.believed_dead.retain(|(id, incarnation)| outcome.view.member(*id).is_some_and(|member| member.incarnation == *incarnation));
         self.leavers.retain(|id| outcome.view.contains(*id));

@@ -17,29 +17,30 @@ struct Storm {
     gap: u64,
     /// One message in so many is slow; 0: none.
     rarely_slow: u64,
+    /// Gradients that are averaged before every exchange; 0: none.
+    gradients: usize,
 }
 
 /// Between two faults a round is decided.
 fn spaced() -> impl Strategy<Value = Storm> {
-    (any::<u64>(), 5u64..9, 1usize..3, 40_000u64..90_000).prop_map(|(seed, nodes, replicas, gap)| Storm {
-        seed,
-        nodes,
-        replicas,
-        gap,
-        rarely_slow: 0,
+    (any::<u64>(), 5u64..9, 1usize..3, 40_000u64..90_000).prop_map(|(seed, nodes, replicas, gap)| {
+        let (rarely_slow, gradients) = (0, 0);
+        Storm { seed, nodes, replicas, gap, rarely_slow, gradients }
     })
 }
 
 /// Faults on top of each other, and messages that take long.
 fn dense() -> impl Strategy<Value = Storm> {
-    (any::<u64>(), 1u64..9, 0usize..3, 100u64..20_000, prop_oneof![Just(0u64), 10u64..100])
-        .prop_map(|(seed, nodes, replicas, gap, rarely_slow)| Storm { seed, nodes, replicas, gap, rarely_slow })
+    let (rarely_slow, gradients) = (prop_oneof![Just(0u64), 10u64..100], prop_oneof![Just(0usize), Just(17usize)]);
+    (any::<u64>(), 1u64..9, 0usize..3, 100u64..20_000, rarely_slow, gradients)
+        .prop_map(|(seed, nodes, replicas, gap, rarely_slow, gradients)| Storm { seed, nodes, replicas, gap, rarely_slow, gradients })
 }
 
 impl Storm {
     fn world(self) -> World {
         let mut world = world(self.seed, self.nodes, self.replicas);
         world.network.rarely_slow = self.rarely_slow;
+        world.schedule.gradients = self.gradients;
         world.steps_max = 120;
         world
     }
@@ -85,6 +86,11 @@ impl Storm {
     fn dense(self) {
         let mut world = self.world();
         world.losses_allowed = true;
+        world.steps_max = u64::MAX;
+        let has_slow = self.seed % 4 == 0;
+        if has_slow {
+            world.slow_nodes.insert(NodeId(self.seed / 4 % self.nodes * 5 + 2));
+        }
         let mut random = world.random.clone();
         random.0 ^= 0x5851_F42D;
         let (mut at, mut ids) = (1_000 + random.below(30_000), (0..self.nodes).map(|rank| rank * 5 + 2).collect::<Vec<_>>());
@@ -94,7 +100,7 @@ impl Storm {
             let reach = if random.below(2) == 0 { 2 } else { ids.len() as u64 };
             let target = NodeId(ids[random.below(reach.min(ids.len() as u64)) as usize]);
             let other = NodeId(ids[random.below(ids.len() as u64) as usize]);
-            match random.below(10) {
+            match random.below(12) {
                 0 => world.fault_at(at, Fault::KillOne(target)),
                 1 => {
                     world.fault_at(at, Fault::KillOne(target));
@@ -109,7 +115,9 @@ impl Storm {
                     at += random.below(20_000);
                     world.fault_at(at, Fault::Heal);
                 }
-                6 if target.0 > 100 => world.fault_at(at, Fault::Drain(target)),
+                6 => world.fault_at(at, Fault::Drain(target)),
+                7 => world.fault_at(at, Fault::Leave(target)),
+                8 => world.fault_at(at, Fault::Slow(target, random.below(30_000))),
                 _ => {
                     // Below or above the others; perhaps it dies, drains or pauses while it joins.
                     let id = if random.below(3) == 0 { 1_000 + index } else { 200 + index };
@@ -125,6 +133,8 @@ impl Storm {
                 }
             }
         }
+        world.run(at + if has_slow { 500_000 } else { 20_000 });
+        world.steps_max = world.nodes.values().map(|node| node.next.step.0).max().unwrap_or_default() + 30;
         world.run(LONG);
         assert_all_finished(&world);
     }
@@ -152,7 +162,7 @@ proptest! {
 
 #[test]
 fn spaced_storms_that_failed_once() {
-    let storm = |seed, nodes, replicas, gap| Storm { seed, nodes, replicas, gap, rarely_slow: 0 }.spaced();
+    let storm = |seed, nodes, replicas, gap| Storm { seed, nodes, replicas, gap, rarely_slow: 0, gradients: 0 }.spaced();
     storm(9673298147799824389, 5, 1, 89520);
     storm(13579537005728292551, 8, 1, 46000);
     storm(12846056096122377243, 6, 1, 55600);
@@ -165,7 +175,7 @@ fn scratch() {
     let env = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
     let dense_kind = env("DENSE", 0) == 1;
     if std::env::var("SEED").is_ok() {
-        let storm = Storm { seed: env("SEED", 0), nodes: env("NODES", 6), replicas: env("R", 1) as usize, gap: env("GAP", 50000), rarely_slow: env("SLOW", 0) };
+        let storm = Storm { seed: env("SEED", 0), nodes: env("NODES", 6), replicas: env("R", 1) as usize, gap: env("GAP", 50000), rarely_slow: env("SLOW", 0), gradients: env("GRAD", 0) as usize };
         return if dense_kind { storm.dense() } else { storm.spaced() };
     }
     std::panic::set_hook(Box::new(|_| {}));
@@ -180,7 +190,7 @@ fn scratch() {
         let result = std::panic::catch_unwind(|| if dense_kind { storm.dense() } else { storm.spaced() });
         if let Err(error) = result {
             let why = error.downcast_ref::<String>().cloned().or(error.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default();
-            eprintln!("SEED={} NODES={} R={} GAP={} SLOW={} : {}", storm.seed, storm.nodes, storm.replicas, storm.gap, storm.rarely_slow, why.chars().take(700).collect::<String>().replace('\n', " "));
+            eprintln!("SEED={} NODES={} R={} GAP={} SLOW={} GRAD={} : {}", storm.seed, storm.nodes, storm.replicas, storm.gap, storm.rarely_slow, storm.gradients, why.chars().take(700).collect::<String>().replace('\n', " "));
         }
     }
     eprintln!("{counted} storms");

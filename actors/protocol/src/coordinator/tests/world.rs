@@ -45,6 +45,10 @@ pub enum Fault {
     /// Everybody takes a living node for dead for so long.
     Suspect(NodeId, u64),
     Drain(NodeId),
+    /// A member leaves without another contribution.
+    Leave(NodeId),
+    /// Everything to and from a node takes long for a while.
+    Slow(NodeId, u64),
     /// The connection of two nodes breaks.
     Break(NodeId, NodeId),
     /// Every frame and stream between the two groups is lost.
@@ -228,7 +232,7 @@ impl World {
             return self.at(self.nodes[&id].stopped_until, Event::Train(id, incarnation));
         }
         let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive && node.member.incarnation == incarnation) else { return };
-        if node.waiting || node.failed.is_some() || node.drained || node.next.step.0 >= self.steps_max {
+        if node.waiting || node.silent || node.failed.is_some() || node.drained || node.next.step.0 >= self.steps_max {
             return;
         }
         node.train();
@@ -298,7 +302,8 @@ impl World {
         self.decided_at.entry(outcome.round).or_insert(self.now);
         self.oracle.decide(outcome, lost);
         let node = &self.nodes[&id];
-        assert_eq!(node.parameters, self.oracle.values[&outcome.round], "{id} holds other parameters after {}", outcome.round);
+        assert_eq!(node.values, self.oracle.values[&outcome.round], "{id} holds other values after {}", outcome.round);
+        assert_eq!(node.parameters, self.oracle.parameters[&outcome.round], "{id} holds other parameters after {}", outcome.round);
         let layout = crate::shards::Layout::new(self.schedule.elements);
         for (shard, state) in &node.states {
             let range = layout.range(*shard);
