@@ -69,9 +69,13 @@ impl World {
         }
     }
 
-    /// Whether what was sent over `link` still arrives.
+    /// Whether what was sent over `link` still arrives. A link that loses anything is broken.
     pub fn carries(&mut self, link: Link, from: NodeId, to: NodeId) -> bool {
-        !link.broken && *self.network.link(from, to) == link && self.connected(from, to)
+        let same = !link.broken && *self.network.link(from, to) == link;
+        if same && !self.connected(from, to) {
+            self.break_link(from, to);
+        }
+        same && self.connected(from, to)
     }
 
     pub fn deliver(&mut self, to: NodeId, link: Link, stream: Stream) {
