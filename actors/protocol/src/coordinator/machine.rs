@@ -153,10 +153,12 @@ impl Machine for Coordinator {
             In::TermsDiffer(attempt, other, terms) => self.terms_differ(attempt, other, terms, out),
             In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, now),
             In::Lost(node, incarnation) => _ = self.dead.insert((node, incarnation)),
-            In::Back(node) => self.dead.retain(|(dead, _)| *dead != node),
+            In::Back(node) => self.back(node),
             In::PeerUp(node) => self.peer_up(node, out),
             In::Joiners { epoch, members } => self.candidates(epoch, members),
-            In::Leaving { node, contributes } => _ = self.leaving.insert(node, contributes),
+            // Outside, who leaves is none of this node's business: it may be another start by the time this node joins.
+            In::Leaving { node, contributes } if self.history.is_some() => _ = self.leaving.insert(node, contributes),
+            In::Leaving { .. } => {}
             In::Resign => self.resign(out),
             In::Tick => self.tick(now, out),
         }
@@ -220,6 +222,12 @@ impl Coordinator {
 
     fn is_dead(&self, node: &Member) -> bool {
         self.dead.contains(&(node.id, node.incarnation))
+    }
+
+    /// The last start of a node that was found dead is alive; those before it stay dead.
+    fn back(&mut self, node: NodeId) {
+        let last = self.dead.iter().rfind(|(dead, _)| *dead == node).copied();
+        last.into_iter().for_each(|last| _ = self.dead.remove(&last));
     }
 
     /// Whoever is ready to join is alive.

@@ -323,7 +323,10 @@ impl Coordinator {
         self.note_state_elements(outcome.terms);
         self.mine = None;
         let stays = |id: &NodeId| outcome.view.contains(*id);
-        self.leaving.retain(|id, _| stays(id));
+        // Whoever was started again under the id of a member that wanted to leave wants to stay.
+        let before = self.history.as_ref().map(|history| &history.view);
+        let again = |id: &NodeId| before.and_then(|view| view.member(*id)).is_some_and(|member| outcome.view.member(*id) != Some(member));
+        self.leaving.retain(|id, _| stays(id) && !again(id));
         if self.history.as_ref().is_none_or(|history| history.view.epoch() != outcome.view.epoch()) {
             // They are ready again once they can reach the new view's members.
             self.joiners.clear();

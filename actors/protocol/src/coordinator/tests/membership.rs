@@ -129,8 +129,8 @@ impl World {
             In::Lost(other, incarnation) => {
                 let member = Member { incarnation: *incarnation, ..self.nodes[&id].member.clone() };
                 let verdict = (*other, *incarnation);
-                if !self.is_gone(id, &Member { id: *other, ..member }) || !self.nodes[&id].believed_dead.contains(&verdict) {
-                    self.nodes.get_mut(&id).unwrap().believed_dead.remove(&verdict);
+                let gone = self.is_gone(id, &Member { id: *other, ..member });
+                if !gone || !self.nodes[&id].believed_dead.contains(&verdict) {
                     return;
                 }
                 if self.nodes[other].member.incarnation == *incarnation {

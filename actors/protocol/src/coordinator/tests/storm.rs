@@ -115,7 +115,14 @@ impl Storm {
                     at += random.below(20_000);
                     world.fault_at(at, Fault::Heal);
                 }
-                6 => world.fault_at(at, Fault::Drain(target)),
+                6 => {
+                    world.fault_at(at, Fault::Drain(target));
+                    if random.below(3) == 0 {
+                        // It dies instead, and its next start wants to stay.
+                        world.fault_at(at + random.below(5_000), Fault::KillOne(target));
+                        world.fault_at(at + random.below(10_000), Fault::Start(target));
+                    }
+                }
                 7 => world.fault_at(at, Fault::Leave(target)),
                 8 => world.fault_at(at, Fault::Slow(target, random.below(30_000))),
                 _ => {

@@ -274,6 +274,7 @@ impl World {
             }
             Effect::Discard(_) => node.movement = None,
             Effect::Apply { attempt, outcome, drained } => {
+                assert!(!drained || node.draining, "{id} was drained without having asked for it");
                 node.drained = drained;
                 let lost = node.apply(attempt, &outcome, self.schedule);
                 self.check(id, &outcome, &lost);
