@@ -78,6 +78,8 @@ pub enum In {
     WholeStepDone,
     /// The exchange failed.
     Failed,
+    /// The others went on without this node, which wanted to leave: it takes part in nothing any more.
+    Drained,
     /// Time passed.
     Tick,
 }
@@ -171,6 +173,7 @@ impl Machine for Aggregator {
             In::WholeStepDone if self.started => self.release(out),
             In::WholeStepDone => {}
             In::Failed => self.clear(),
+            In::Drained => self.drain(out),
             In::Tick => self.tick(now, out),
         }
     }
@@ -304,6 +307,14 @@ impl Aggregator {
         self.drained |= drained;
         out.push(Effect::Release { weight: self.weight, outcome, contributors, next_step, drained });
         self.clear();
+    }
+
+    fn drain(&mut self, out: &mut Outbox<Effect>) {
+        self.drained = true;
+        if self.started {
+            self.clear();
+            out.push(Effect::Drained);
+        }
     }
 
     fn clear(&mut self) {

@@ -36,8 +36,22 @@ impl Life {
         self.standing.is_none() && self.cluster.is_none() && !self.drained
     }
 
+    /// `true` if it was not known.
+    pub fn declare_dead(&mut self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.dead.insert((node, incarnation))
+    }
+
     pub fn is_dead(&self, node: NodeId) -> bool {
         self.dead.iter().any(|(dead, _)| *dead == node)
+    }
+
+    /// Whether this node asked to be admitted to an earlier view of the same history.
+    pub fn has_asked(&self, later: &Standing) -> bool {
+        self.asked.is_some_and(|(lineage, epoch)| lineage == later.lineage && epoch < later.view.epoch())
+    }
+
+    pub fn has_drained(&self) -> bool {
+        self.drained
     }
 
     pub fn waits_for_admission(&self, join: bool) -> bool {
@@ -88,6 +102,10 @@ impl Membership {
     }
 
     pub(super) fn decided(&mut self, view: View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
+        if self.was_given_up(lineage, round) {
+            return;
+        }
+        (self.appear_by, self.synchronize_by) = (None, None);
         let admits = view.member(self.me()).is_some_and(|member| member.incarnation == self.settings.identity.incarnation);
         if admits {
             return self.enter(view, lineage, round, out);
@@ -105,7 +123,7 @@ impl Membership {
         out.push(Effect::Watch(watched.into_iter().filter(|(id, _)| *id != self.me()).collect()));
     }
 
-    fn tell_joiners(&self, out: &mut Outbox<Effect>) {
+    pub(super) fn tell_joiners(&self, out: &mut Outbox<Effect>) {
         let Some(standing) = &self.life.standing else { return };
         let epoch = standing.view.epoch();
         let ready = self.life.candidates.values().filter(|(of, member)| *of == epoch && self.can_send_to(member));
@@ -123,10 +141,12 @@ impl Membership {
     /// Nodes that wait to be admitted learn how the view, and who of it lives, has changed.
     fn tell_strangers(&self, out: &mut Outbox<Effect>) {
         let Some(standing) = &self.life.standing else { return };
-        let stranger =
-            |id: &&NodeId| self.hellos.get(id).is_some_and(|(_, hello)| hello.standing.is_none()) && !standing.view.contains(**id);
-        for id in self.connected.keys().filter(stranger) {
-            self.send(*id, self.hello(), out);
+        let member = |id: &NodeId, incarnation| standing.view.member(*id).is_some_and(|member| member.incarnation == incarnation);
+        let elsewhere = |hello: &Hello| hello.standing.as_ref().is_none_or(|theirs| theirs.lineage != standing.lineage);
+        for (id, incarnation) in &self.connected {
+            if !member(id, *incarnation) && self.hellos.get(id).is_some_and(|(_, hello)| elsewhere(hello)) {
+                self.send(*id, self.hello(), out);
+            }
         }
     }
 
@@ -137,69 +157,30 @@ impl Membership {
         }
     }
 
-    /// A member meets somebody: another member, a joiner, or a node of another history.
-    pub(super) fn meet_as_member(&mut self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) {
-        let Some(ours) = &self.life.standing else { return };
-        let Some(theirs) = &hello.standing else {
-            if !ours.view.contains(header.sender) {
-                self.refuse_stranger(header, hello, out);
-            }
-            return;
-        };
-        if self.gives_way(ours, header.sender, theirs) {
-            self.life.cluster = Some(theirs.clone());
-            self.rejoin(out);
-        } else if self.left_out(theirs, header) {
-            // It goes on without us, or we without it, and it has to know.
-            self.send(header.sender, self.hello(), out);
-        }
-    }
-
-    /// Whether our standing is void beside theirs: the same history went on without this node, an own founding was not decided
-    /// and counts on somebody who stands elsewhere, or, where survivors decide, their history has more rounds.
-    fn gives_way(&self, ours: &Standing, sender: NodeId, theirs: &Standing) -> bool {
-        let me = self.settings.identity;
-        let without_me = theirs.view.member(me.node).is_none_or(|member| member.incarnation != me.incarnation);
-        if ours.lineage == theirs.lineage {
-            return without_me && theirs.round > ours.round;
-        }
-        let undecided = ours.round == Round::FOUNDING && ours.view.contains(sender);
-        let further = (theirs.round, std::cmp::Reverse(theirs.view.lowest())) > (ours.round, std::cmp::Reverse(ours.view.lowest()));
-        without_me && (undecided || (self.settings.survivors && further))
-    }
-
-    /// Whether our view lacks the sender although it stands in the same history, or histories may merge.
-    fn left_out(&self, theirs: &Standing, header: &Header) -> bool {
-        let Some(ours) = &self.life.standing else { return false };
-        let lacks = ours.view.member(header.sender).is_none_or(|member| member.incarnation != header.incarnation);
-        lacks && ours.round > theirs.round && (ours.lineage == theirs.lineage || self.settings.survivors)
-    }
-
-    /// A node outside meets a member: it joins what went on furthest.
-    pub(super) fn meet_a_member(&mut self, standing: Option<Standing>, out: &mut Outbox<Effect>) {
-        let Some(theirs) = standing.filter(|_| !self.life.drained) else { return };
-        let newer = self.life.cluster.as_ref().is_none_or(|known| (theirs.view.epoch(), theirs.round) >= (known.view.epoch(), known.round));
-        if newer {
-            self.life.cluster = Some(theirs);
-        }
-        self.join_when_ready(out);
-    }
-
     /// Joins again: the others went on, or hold what this node does not.
     pub(super) fn rejoin(&mut self, out: &mut Outbox<Effect>) {
-        if self.life.standing.take().is_none() || self.life.draining {
-            self.life.drained |= self.life.draining;
+        if self.life.draining && self.life.standing.take().is_some() {
+            // Left out without having heard the decision: it wanted no more than that.
+            self.life.drained = true;
+            out.push(Effect::Drained);
             return self.left_when_alone(out);
         }
-        self.life.asked = None;
-        self.life.candidates.clear();
-        self.life.dead.clear();
-        out.push(Effect::Resign);
-        out.push(Effect::Search(true));
+        if self.life.standing.is_some() {
+            self.resign(out);
+        }
         // Members that are connected still answer with where they stand.
         let connected: Vec<NodeId> = self.connected.keys().copied().collect();
         connected.into_iter().for_each(|peer| self.send(peer, self.hello(), out));
         self.join_when_ready(out);
+    }
+
+    /// Is no member any more.
+    pub(super) fn resign(&mut self, out: &mut Outbox<Effect>) {
+        (self.life.standing, self.life.asked) = (None, None);
+        self.life.candidates.clear();
+        self.life.dead.clear();
+        out.push(Effect::Resign);
+        out.push(Effect::Search(true));
     }
 
     /// Living members of the cluster that this node cannot send to, or has not heard from.
@@ -220,6 +201,10 @@ impl Membership {
             return;
         }
         self.life.asked = Some(wish);
+        if self.settings.join {
+            // Until now it kept its model to itself, so that no founding counted on it.
+            cluster.view.ids().filter(|id| self.connected.contains_key(id)).for_each(|peer| self.send(peer, self.hello(), out));
+        }
         for peer in cluster.view.ids().filter(|id| self.connected.contains_key(id)) {
             self.send(peer, Message::Join, out);
         }
@@ -243,6 +228,10 @@ impl Membership {
         if let Some(refusal) = self.refusal(header.sender, hello) {
             return self.send(header.sender, Message::Refused(refusal), out);
         }
+        if let Some(earlier) = standing.view.member(member.id).filter(|earlier| earlier.incarnation < member.incarnation).cloned() {
+            // Only once the earlier start of a node is gone can a later one reach anybody.
+            self.down(earlier.id, earlier.incarnation, out);
+        }
         if self.life.candidates.len() < MEMBERS_MAX {
             self.life.candidates.insert(header.sender, (header.epoch, member));
             self.life.dead.remove(&(header.sender, header.incarnation));
@@ -252,7 +241,7 @@ impl Membership {
     }
 
     /// A node with which this cluster can never train learns so at once.
-    fn refuse_stranger(&self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) {
+    pub(super) fn refuse_stranger(&self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) {
         if let Some(refusal) = self.refusal(header.sender, hello) {
             self.send(header.sender, Message::Refused(refusal), out);
         }
