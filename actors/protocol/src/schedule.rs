@@ -70,6 +70,31 @@ pub fn due(algorithm: &Algorithm, step: Step) -> Due {
     Due { exchange, whole_slow_step: true }
 }
 
+/// How many gossips fire before inner step `step`: where the walk over the gossip graph stands, the same on every node, also on
+/// one that jumped here past steps that it never took.
+#[must_use]
+pub fn gossips_before(algorithm: &Algorithm, step: Step) -> u64 {
+    if !matches!(algorithm.base, Base::Sgp { .. }) {
+        return 0;
+    }
+    let slow = algorithm.outer.filter(|outer| outer.sharded || outer.average).map(|outer| outer.frequency);
+    let times = |frequency: u64| step.0.checked_div(frequency).unwrap_or(0);
+    let exact = match (algorithm.average_every, slow) {
+        (Some(average), Some(slow)) => times(average) + times(slow) - times(least_common_multiple(average, slow)),
+        (one, other) => one.or(other).map_or(0, times),
+    };
+    step.0 - exact
+}
+
+/// 0 where it does not fit, or one of them is 0: such a step never comes.
+fn least_common_multiple(a: u64, b: u64) -> u64 {
+    let (mut divisor, mut rest) = (a, b);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    a.checked_div(divisor).and_then(|share| share.checked_mul(b)).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,6 +179,22 @@ mod tests {
         let rare = algorithm(Base::LocalSgd { frequency: u64::MAX }, None);
         assert_eq!(letter(due(&rare, Step(u64::MAX - 1))), "a");
         assert_eq!(trace(&rare, 4), "....");
+    }
+
+    #[test]
+    fn gossips_are_counted_without_walking_there() {
+        let sgp = Base::Sgp { peers_per_step: 1 };
+        let outers = [None, Some((1, true, true)), Some((4, true, true)), Some((6, false, true)), Some((4, false, false))];
+        for outer in outers {
+            for average_every in [None, Some(1), Some(3), Some(4), Some(u64::MAX)] {
+                let algorithm = Algorithm { average_every, ..algorithm(sgp, outer) };
+                for step in 0..40 {
+                    let walked = (0..step).filter(|n| due(&algorithm, Step(*n)).exchange == Exchange::Gossip).count() as u64;
+                    assert_eq!(gossips_before(&algorithm, Step(step)), walked, "{outer:?} {average_every:?} at {step}");
+                }
+            }
+        }
+        assert_eq!(gossips_before(&algorithm(Base::None, None), Step(9)), 0);
     }
 
     #[test]

@@ -22,12 +22,12 @@ pub fn hops(members: usize, peers_per_step: u32) -> Vec<usize> {
     hops
 }
 
-/// Walks the hop list: entries `0..p−1` first, then `p` further after each gossip that ran.
+/// Walks the hop list: entries `0..p−1` in the first gossip, `p` further in each that follows. Which gossip it is comes from the
+/// schedule, not from what a node counted: nodes that jumped over steps agree with the others all the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exponential {
     hops: Vec<usize>,
     peers_per_step: usize,
-    cursor: usize,
 }
 
 /// The peers of one gossip, as ids of the ordered members; both lists ascending and without repeats.
@@ -40,31 +40,22 @@ pub struct Peers {
 }
 
 impl Exponential {
-    /// The graph over `members` nodes with `peers_per_step` out-peers, its cursor at the start.
+    /// The graph over `members` nodes with `peers_per_step` out-peers.
     #[must_use]
     pub fn new(members: usize, peers_per_step: u32) -> Self {
-        Self { hops: hops(members, peers_per_step), peers_per_step: peers_per_step as usize, cursor: 0 }
+        Self { hops: hops(members, peers_per_step), peers_per_step: peers_per_step as usize }
     }
 
-    /// Where in the hop list the next gossip starts.
+    /// The peers of `me` among the ascending `members` in the gossip that `turn` others came before; empty if `me` is alone or
+    /// no member.
     #[must_use]
-    pub fn cursor(&self) -> usize {
-        self.cursor
-    }
-
-    /// Continues from a saved cursor.
-    #[must_use]
-    pub fn resumed_at(mut self, cursor: usize) -> Self {
-        self.cursor = cursor.checked_rem(self.hops.len()).unwrap_or(0);
-        self
-    }
-
-    /// The peers of the next gossip of `me` among the ascending `members`; empty if `me` is alone or no member.
-    #[must_use]
-    pub fn peers(&self, members: &[NodeId], me: NodeId) -> Peers {
+    pub fn peers(&self, members: &[NodeId], me: NodeId, turn: u64) -> Peers {
         let Ok(rank) = members.binary_search(&me) else { return Peers::default() };
         let size = members.len();
-        let now = self.hops.iter().cycle().skip(self.cursor).take(self.peers_per_step.min(self.hops.len()));
+        let entries = u128::from(turn) * self.peers_per_step as u128;
+        // The remainder is below the length, so it fits.
+        let cursor = entries.checked_rem(self.hops.len() as u128).unwrap_or(0) as usize;
+        let now = self.hops.iter().cycle().skip(cursor).take(self.peers_per_step.min(self.hops.len()));
         let (mut out, mut inward) = (Vec::new(), Vec::new());
         for hop in now {
             out.push(members[(rank + hop) % size]);
@@ -73,11 +64,6 @@ impl Exponential {
         out.sort_unstable();
         inward.sort_unstable();
         Peers { out, inward }
-    }
-
-    /// Moves on after a gossip that ran.
-    pub fn advance(&mut self) {
-        self.cursor = (self.cursor + self.peers_per_step).checked_rem(self.hops.len()).unwrap_or(0);
     }
 }
 
@@ -113,9 +99,9 @@ mod tests {
         for size in 1..=17usize {
             for peers_per_step in 1..=3u32 {
                 let members: Vec<_> = (0..size as u64).map(|i| NodeId(i * 7 + 3)).collect();
-                let mut graph = Exponential::new(size, peers_per_step);
-                for _ in 0..12 {
-                    let all: Vec<_> = members.iter().map(|id| graph.peers(&members, *id)).collect();
+                let graph = Exponential::new(size, peers_per_step);
+                for turn in 0..12 {
+                    let all: Vec<_> = members.iter().map(|id| graph.peers(&members, *id, turn)).collect();
                     for (me, peers) in members.iter().zip(&all) {
                         let mut unique = peers.out.clone();
                         unique.dedup();
@@ -128,7 +114,6 @@ mod tests {
                             assert!(all[rank].inward.contains(me));
                         }
                     }
-                    graph.advance();
                 }
             }
         }
@@ -153,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cursor_walks_p_entries_a_gossip_and_wraps() {
+    fn every_gossip_walks_p_entries_further_and_wraps() {
         // W, p, the hops that node rank 0 sends over in each gossip.
         let cases: &[(usize, u32, &[&[u64]])] = &[
             (2, 1, &[&[1], &[1]]),
@@ -167,19 +152,16 @@ mod tests {
         ];
         for (size, peers_per_step, expected) in cases {
             let members: Vec<_> = (0..*size as u64).map(NodeId).collect();
-            let mut graph = Exponential::new(*size, *peers_per_step);
-            for (step, hops) in expected.iter().enumerate() {
-                let out: Vec<u64> = graph.peers(&members, NodeId(0)).out.iter().map(|id| id.0).collect();
-                assert_eq!(out, *hops, "W={size} p={peers_per_step} gossip {step}");
-                graph.advance();
+            let graph = Exponential::new(*size, *peers_per_step);
+            for (turn, hops) in (0..).zip(*expected) {
+                let out: Vec<u64> = graph.peers(&members, NodeId(0), turn).out.iter().map(|id| id.0).collect();
+                assert_eq!(out, *hops, "W={size} p={peers_per_step} gossip {turn}");
             }
-            let saved = graph.cursor();
-            assert_eq!(Exponential::new(*size, *peers_per_step).resumed_at(saved), graph);
         }
     }
 
     #[test]
     fn a_stranger_has_no_peers() {
-        assert_eq!(Exponential::new(2, 1).peers(&[NodeId(1), NodeId(5)], NodeId(2)), Peers::default());
+        assert_eq!(Exponential::new(2, 1).peers(&[NodeId(1), NodeId(5)], NodeId(2), 0), Peers::default());
     }
 }

@@ -5,17 +5,38 @@ use crate::error::ExchangeError;
 use crate::worker::Exchanged;
 use slowmo_protocol::aggregator::Request;
 use slowmo_protocol::coordinator::Outcome;
+use slowmo_protocol::ident::Step;
 use slowmo_protocol::sampler::Progress;
+use slowmo_protocol::view::Member;
+use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// Messages to the aggregator.
 pub enum AggregatorMessage {
     /// A worker arrived at an exchange.
     Arrive(Arrival),
-    /// A round was decided; whether the outcome leaves this node out.
-    RoundDecided(Outcome, Assembled, bool),
-    /// The gossip is complete: the push-sum weight now, the nodes whose values were mixed, the new numerators.
-    GossipDone(f64, usize, Assembled),
+    /// A round was decided.
+    RoundDecided {
+        /// What.
+        outcome: Outcome,
+        /// The members of the view that the round began with, ascending.
+        members: Arc<[Member]>,
+        /// What it brought.
+        values: Assembled,
+        /// The outcome leaves this node out.
+        drained: bool,
+    },
+    /// The gossip is complete.
+    GossipDone {
+        /// The inner step that it belongs to.
+        step: Step,
+        /// The push-sum weight now.
+        weight: f64,
+        /// Nodes whose values were mixed, this one included.
+        contributors: usize,
+        /// The new numerators.
+        values: Assembled,
+    },
     /// The node's own slow step is done.
     WholeStepDone(Box<super::WholeState>, Assembled),
     /// The exchange failed.

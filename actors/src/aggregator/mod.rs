@@ -16,8 +16,8 @@ use crate::membership::MembershipMessage;
 use crate::timer::Timer;
 use crate::worker::Exchanged;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use slowmo_protocol::aggregator::{Aggregator, Effect, In, Request, Task};
-use slowmo_protocol::coordinator::{Outcome, RoundKind, Terms};
+use slowmo_protocol::aggregator::{Aggregator, Effect, In, Request, Task, Values};
+use slowmo_protocol::coordinator::{Outcome, Terms};
 use slowmo_protocol::ident::Round;
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::sampler::Progress;
@@ -44,8 +44,10 @@ pub struct AggregatorState {
     samples: Option<Progress>,
     /// The values of the round that was decided last, until the workers take them.
     decided: Assembled,
-    /// The values of a gossip or a whole slow step.
+    /// The values of the gossip that is complete, until the workers take them.
     gossiped: Assembled,
+    /// The values after the node's own slow step, until the workers take them.
+    stepped: Assembled,
     whole: Option<Box<WholeState>>,
     members: Arc<[Member]>,
     members_before: Arc<[Member]>,
@@ -71,17 +73,22 @@ impl Actor for AggregatorActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             AggregatorMessage::Arrive(arrival) => state.arrive(arrival),
-            AggregatorMessage::RoundDecided(outcome, values, drained) => state.round_decided(outcome, values, drained),
-            AggregatorMessage::GossipDone(weight, contributors, values) => {
-                state.gossiped = values;
-                state.feed(In::GossipDone { weight, contributors });
+            AggregatorMessage::RoundDecided { outcome, members, values, drained } => {
+                (state.members, state.members_before) = (outcome.view.members().into(), members);
+                state.round_decided(outcome, values, drained);
             }
+            AggregatorMessage::GossipDone { step, weight, contributors, values } if state.machine.awaits_gossip(step) => {
+                state.gossiped = values;
+                state.feed(In::GossipDone { step, weight, contributors });
+            }
+            // A round that was decided meanwhile has released the workers.
+            AggregatorMessage::GossipDone { .. } => {}
             AggregatorMessage::Tick => {
                 state.timer.disarm();
                 state.feed(In::Tick);
             }
             AggregatorMessage::WholeStepDone(whole, values) => {
-                (state.whole, state.gossiped) = (Some(whole), values);
+                (state.whole, state.stepped) = (Some(whole), values);
                 state.feed(In::WholeStepDone);
             }
             AggregatorMessage::Failed(error) => state.fail(&error),
@@ -110,6 +117,7 @@ impl AggregatorState {
             samples: None,
             decided: Assembled::default(),
             gossiped: Assembled::default(),
+            stepped: Assembled::default(),
             whole: None,
             members: Arc::default(),
             members_before: Arc::default(),
@@ -139,10 +147,10 @@ impl AggregatorState {
     }
 
     fn round_decided(&mut self, outcome: Outcome, values: Assembled, drained: bool) {
-        if outcome.terms.kind == RoundKind::Found {
+        // A joiner's whole state starts from the parameters that it joined with.
+        if self.whole.is_none() && self.request.is_some_and(|(request, _)| request.task == Task::Found) {
             self.found(&values);
         }
-        self.members_before = std::mem::replace(&mut self.members, outcome.view.members().into());
         // The training threads' gradients may still be wanted when parameters wait for them.
         self.decided = values;
         self.feed(In::RoundDecided { outcome: Arc::new(outcome), drained });
@@ -157,11 +165,9 @@ impl AggregatorState {
                         self.context.actors.tell_gossip_peer(GossipPeerMessage::Gossip { step, round, weight, frozen });
                     }
                 }
-                Effect::WholeStep { gamma } => self.start_whole_step(gamma, myself),
-                Effect::Release { weight, outcome, contributors, next_step, drained } => {
-                    let (decided, gossiped) = (std::mem::take(&mut self.decided), std::mem::take(&mut self.gossiped));
-                    // A whole slow step follows the round that it belongs to.
-                    let values = if gossiped.pieces().next().is_some() { gossiped } else { decided };
+                Effect::WholeStep { values, gamma } => self.start_whole_step(values, gamma, myself),
+                Effect::Release { values, weight, outcome, contributors, next_step, drained } => {
+                    let values = self.take(values);
                     let (members, members_before) = (Arc::clone(&self.members), Arc::clone(&self.members_before));
                     let values = Arc::new(values);
                     let exchanged = Exchanged { values, weight, outcome, contributors, members, members_before, next_step, drained };
@@ -196,15 +202,22 @@ impl AggregatorState {
         self.whole = outer.map(|outer| Box::new(WholeState::new(outer.optimizer, values, parameters)));
     }
 
-    fn start_whole_step(&mut self, gamma: f32, myself: &ActorRef<AggregatorMessage>) {
-        let Some(mut whole) = self.whole.take() else { return self.fail(&ExchangeError::Stopped) };
-        let decided = std::mem::take(&mut self.decided);
-        let gossiped = std::mem::take(&mut self.gossiped);
-        let mut values = if gossiped.pieces().next().is_some() { gossiped } else { decided };
-        if let Some(frozen) = self.frozen.take().filter(|_| values.pieces().next().is_none()) {
-            // Nothing was exchanged: the step is taken on this node's own parameters.
-            values.insert(0, frozen);
+    fn take(&mut self, values: Values) -> Assembled {
+        match values {
+            Values::Decided => std::mem::take(&mut self.decided),
+            Values::Gossiped => std::mem::take(&mut self.gossiped),
+            Values::Stepped => std::mem::take(&mut self.stepped),
+            Values::Own => {
+                let mut own = Assembled::default();
+                self.frozen.take().into_iter().for_each(|frozen| own.insert(0, frozen));
+                own
+            }
         }
+    }
+
+    fn start_whole_step(&mut self, values: Values, gamma: f32, myself: &ActorRef<AggregatorMessage>) {
+        let Some(mut whole) = self.whole.take() else { return self.fail(&ExchangeError::Stopped) };
+        let values = self.take(values);
         let elements = self.request.map_or(0, |(request, _)| request.elements as usize);
         let (pool, weight, myself) = (Arc::clone(&self.context.pool), self.machine.weight(), myself.clone());
         tokio::task::spawn_blocking(move || {
@@ -223,6 +236,7 @@ impl AggregatorState {
         let passed_over = matches!(result, Err(ExchangeError::PassedOver));
         self.failed |= result.is_err() && !passed_over;
         (self.request, self.frozen, self.samples) = (None, None, None);
+        (self.gossiped, self.stepped) = Default::default();
         for (_, reply) in std::mem::take(&mut self.replies) {
             _ = reply.send(result.clone());
         }
@@ -236,7 +250,7 @@ impl AggregatorState {
             self.fail(&ExchangeError::WorkerLeft(worker));
         }
         if self.leaving.len() == self.context.settings.workers {
-            self.context.actors.tell_gossip_peer(GossipPeerMessage::Leave);
+            self.context.actors.tell_gossip_peer(GossipPeerMessage::Leave(self.machine.round()));
         }
     }
 

@@ -168,7 +168,7 @@ async fn end(sources: &mut [Source]) -> Result<(), DataEvent> {
 }
 
 fn broken(node: NodeId, error: &BulkError) -> DataEvent {
-    tracing::warn!(%node, %error, "a round's stream broke");
+    tracing::info!(%node, %error, "a round's stream broke");
     DataEvent::Broken(node)
 }
 

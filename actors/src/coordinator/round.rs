@@ -200,6 +200,6 @@ impl RoundInProgress {
 }
 
 fn broken(node: NodeId, error: &BulkError) -> DataEvent {
-    tracing::warn!(%node, %error, "a round's stream broke");
+    tracing::info!(%node, %error, "a round's stream broke");
     DataEvent::Broken(node)
 }

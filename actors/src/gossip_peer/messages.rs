@@ -46,8 +46,8 @@ pub enum GossipPeerMessage {
     },
     /// A member is gone.
     MemberLost(NodeId),
-    /// This node leaves.
-    Leave,
+    /// This node leaves, working towards this round.
+    Leave(Round),
     /// A deadline passed.
     Tick,
 }

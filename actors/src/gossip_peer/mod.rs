@@ -17,6 +17,7 @@ use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Plan, Waits};
 use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
 use slowmo_protocol::machine::{Machine, Outbox};
+use slowmo_protocol::schedule::gossips_before;
 use slowmo_protocol::view::View;
 use slowmo_protocol::wire::Bulk;
 use std::sync::Arc;
@@ -63,7 +64,8 @@ impl Actor for GossipPeerActor {
             GossipPeerMessage::View { view, lineage, round } => state.enter(view, lineage, round),
             GossipPeerMessage::Gossip { step, round, weight, frozen } => {
                 state.frozen = Some(frozen);
-                state.feed(In::Gossip { step, round, weight });
+                let turn = gossips_before(&state.context.settings.algorithm, step);
+                state.feed(In::Gossip { step, turn, round, weight });
             }
             GossipPeerMessage::Frame(header, message, _credit) => state.feed(In::Frame { header, message }),
             GossipPeerMessage::Stream(arrived, _credit) => state.deliver(arrived),
@@ -72,8 +74,8 @@ impl Actor for GossipPeerActor {
                 state.feed(In::Mixed { step, arrived, returned });
             }
             GossipPeerMessage::MemberLost(node) => state.feed(In::MemberLost(node)),
-            GossipPeerMessage::Leave if state.machine.is_none() => state.context.actors.tell_membership(MembershipMessage::Leave),
-            GossipPeerMessage::Leave => state.feed(In::Leave),
+            GossipPeerMessage::Leave(_) if state.machine.is_none() => state.context.actors.tell_membership(MembershipMessage::Leave),
+            GossipPeerMessage::Leave(round) => state.feed(In::Leave(round)),
             GossipPeerMessage::Tick => {
                 state.timer.disarm();
                 state.feed(In::Tick);
@@ -123,9 +125,9 @@ impl GossipPeerState {
             match effect {
                 Effect::Exchange(plan) => self.start(plan, myself),
                 Effect::Send { to, frame } => self.context.send_frame(to, &frame),
-                Effect::Done { weight, contributors, .. } => {
+                Effect::Done { step, weight, contributors } => {
                     let values = std::mem::take(&mut self.mixed);
-                    self.context.actors.tell_aggregator(AggregatorMessage::GossipDone(weight, contributors, values));
+                    self.context.actors.tell_aggregator(AggregatorMessage::GossipDone { step, weight, contributors, values });
                 }
                 Effect::Left => self.context.actors.tell_membership(MembershipMessage::Leave),
                 Effect::GiveUp { step, round, nodes } => {
@@ -138,6 +140,8 @@ impl GossipPeerState {
 
     fn start(&mut self, plan: Plan, myself: &ActorRef<GossipPeerMessage>) {
         let Some(frozen) = self.frozen.take() else { return };
+        // A decided round may have released the workers from the gossip before.
+        self.abort_exchange();
         let round = plan.place.round;
         self.streams.forget_below((round, Step(0), NodeId(0)));
         let expected = plan.inward.iter().map(|from| (*from, self.streams.expect((round, plan.step, *from)))).collect();

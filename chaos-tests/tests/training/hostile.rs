@@ -4,10 +4,12 @@ use crate::support::{Job, bits, descend, local_sgd, noise, noisy, sgp, uneven};
 use slowmo::transport::memory::MemoryHub;
 use slowmo::{Config, Network, Runtime};
 use slowmo_actors::ports::transport::{SendError, Transport, TransportEvent};
-use slowmo_protocol::coordinator::{RoundKind, Terms};
+use slowmo_protocol::coordinator::{Outcome, Proposal, RoundKind, Terms};
 use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
+use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{
-    BULK_HEADER_BYTES_MAX, Bulk, BulkHeader, CONTROL_FRAME_BYTES_MAX, Contribution, Frame, Header, Hello, Message, RefusalReason,
+    BULK_HEADER_BYTES_MAX, Bulk, BulkHeader, CONTROL_FRAME_BYTES_MAX, Contributed, Contribution, Frame, Header, Hello, JoinRefusal,
+    Message, RefusalReason, Standing,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Barrier};
@@ -27,33 +29,74 @@ fn header(sender: NodeId, round: u64) -> Header {
     Header { cluster: ClusterId(0), lineage, epoch: Epoch(1), round: Round(round), ballot, sender, incarnation: Incarnation(1) }
 }
 
-/// Frames that are well-formed and wrong: lies about the sender, and a stranger's opinions about the run.
-fn wrong_frames() -> Vec<Vec<u8>> {
-    let reason = RefusalReason::MemberLost { node: NodeId(1) };
-    let hello = Hello { address: address(99), devices: 1, settings: "tau = 1".to_owned(), elements: Some(1), buffer_elements: Some(0) };
-    let messages = [
-        Message::Hello(hello),
+/// A view of the next epoch in which only the stranger is left.
+fn usurped() -> View {
+    let stranger = Member { id: STRANGER, incarnation: Incarnation(1), address: address(99), devices: 1 };
+    View::new(Epoch(2), vec![stranger]).unwrap()
+}
+
+/// What the stranger says of itself: another configuration, another model, and a place far ahead in a history of its own.
+fn hello(standing: bool) -> Message {
+    let (lineage, round, alive) = (Lineage(1), Round(9_999), vec![STRANGER, NodeId(2)]);
+    let standing = standing.then(|| Standing { lineage, round, view: usurped(), alive });
+    let (elements, buffer_elements) = (Some(1), Some(0));
+    Message::Hello(Hello { address: address(99), devices: 1, settings: "tau = 1".to_owned(), elements, buffer_elements, standing })
+}
+
+fn terms() -> Terms {
+    Terms { kind: RoundKind::Slow, step: Step(3), gamma: 0.1, elements: 600 }
+}
+
+/// An outcome of round 1 that the stranger decided alone.
+fn forged() -> Outcome {
+    let (lineage, contributors, absent) = (Lineage(1), vec![STRANGER], vec![]);
+    Outcome { lineage, round: Round(1), terms: terms(), contributors, view: usurped(), absent, momentum_lost: 0, samples: None }
+}
+
+/// Every message there is, from somebody who is no member: all well-formed, all wrong.
+fn wrong_messages() -> Vec<Message> {
+    let proposal = |inherited| Proposal { outcome: forged(), participants: vec![STRANGER, NodeId(2)], inherited };
+    let contributed = Contributed { terms: Terms { step: Step(99), ..terms() }, samples: None };
+    let accepted = Some((header(STRANGER, 1).ballot, proposal(true)));
+    vec![
+        hello(false),
+        hello(true),
+        Message::Found { view: usurped(), lineage: Lineage(1) },
+        Message::Join,
+        Message::Refused(JoinRefusal::NoParameters),
+        Message::Leave { contributes: true },
+        Message::Leave { contributes: false },
+        Message::Contribute(contributed.clone()),
         Message::Prepare,
+        Message::Promise { accepted: None, contributed: None },
+        Message::Promise { accepted, contributed: Some(contributed) },
+        Message::Propose(proposal(false)),
+        Message::Propose(proposal(true)),
+        Message::Admit { proposal: proposal(true), view: usurped() },
         Message::Prepared,
-        Message::Promise { accepted: None },
+        Message::Decide(forged()),
         Message::Stale,
-        Message::Abandon(reason),
+        Message::Broken(NodeId(1)),
+        Message::Abandon(RefusalReason::StreamBroken { node: NodeId(1) }),
+        Message::Abandon(RefusalReason::MomentumLost { shards: 3 }),
         Message::GossipMixed { step: Step(1) },
         Message::GossipRefused { step: Step(2) },
-        Message::Leave,
-    ];
+    ]
+}
+
+/// Frames that are well-formed and wrong: lies about the sender, and a stranger's opinions about the run.
+fn wrong_frames() -> Vec<Vec<u8>> {
     let senders = [STRANGER, NodeId(1), NodeId(2)];
-    let frames =
-        messages.into_iter().flat_map(|message| senders.map(|sender| Frame::V1 { header: header(sender, 1), message: message.clone() }));
+    let frame = |sender, message| Frame::V1 { header: header(sender, 1), message: Box::new(message) };
+    let frames = wrong_messages().into_iter().flat_map(|message| senders.map(|sender| frame(sender, message.clone())));
     frames.map(|frame| frame.encode().unwrap()).collect()
 }
 
 fn wrong_stream_headers() -> Vec<Vec<u8>> {
-    let terms = Terms { kind: RoundKind::Slow, step: Step(3), gamma: 0.1, elements: 600 };
     let contents = [
-        Bulk::Contribution(Contribution { terms, weight: f64::NAN }),
+        Bulk::Contribution(Contribution { terms: terms(), weight: f64::NAN }),
         Bulk::Parameters,
-        Bulk::Momentum,
+        Bulk::State,
         Bulk::Gossip { step: Step(1), weight: 1.0, scale: 0.5 },
     ];
     let senders = [STRANGER, NodeId(1), NodeId(2)];

@@ -1,13 +1,22 @@
 //! Runs small training jobs on several real nodes and keeps every worker's parameters after each step.
 
 use slowmo::config::{BaseName, OuterName};
-use slowmo::{Config, Runtime, StepReport, Worker};
+use slowmo::transport::memory::MemoryHub;
+use slowmo::{Config, Network, Runtime, StepReport, Worker};
 use slowmo_chaos::cluster::{Cluster, Link, start};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 /// Longest connection, founding or round of a test, in milliseconds: a hang becomes an error that says where.
 pub const PATIENCE_MS: u64 = 20_000;
+
+/// The same as a duration.
+pub const PATIENCE: Duration = Duration::from_millis(PATIENCE_MS);
+
+/// The learning rate of [`train`].
+pub const RATE: f32 = 0.1;
 
 /// In memory, in order.
 pub const IN_ORDER: Link = Link::Memory(None);
@@ -76,6 +85,66 @@ impl Job {
         worker.leave().unwrap();
         seen
     }
+}
+
+/// What a node's training saw, and which inner step came first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Training {
+    pub first: u64,
+    pub seen: Seen,
+}
+
+/// Trains `values` parameters on node `node`'s own [`noisy`] gradients until `done` says so of a step's report. The node may
+/// leave or be dropped afterwards.
+pub fn train(worker: &mut Worker, node: u64, values: usize, mut done: impl FnMut(&StepReport) -> bool) -> Training {
+    let mut parameters = uneven(values);
+    let first = worker.synchronize(&mut parameters).unwrap().step;
+    let (mut seen, mut step) = (Seen { values: Vec::new(), reports: Vec::new() }, first);
+    loop {
+        let mut gradients = noisy(node as usize, step as usize, &parameters);
+        worker.average_gradients(&mut gradients).unwrap();
+        descend(&mut parameters, &gradients, RATE);
+        let report = worker.step(&mut parameters, RATE).unwrap();
+        step = report.step + 1;
+        seen.values.push(parameters.clone());
+        seen.reports.push(report);
+        if done(&report) {
+            return Training { first, seen };
+        }
+    }
+}
+
+/// [`train`] with an average every step and SlowMo (α = 1) every `tau` steps, in one process; `contributors` are whose
+/// contributions each step's round was decided with. The model after each step.
+pub fn by_the_book(values: usize, tau: usize, beta: f32, contributors: &[Vec<u64>]) -> Vec<Vec<f32>> {
+    let mut x = uneven(values);
+    let (mut anchor, mut momentum) = (x.clone(), vec![0.0f32; values]);
+    let round = |(step, nodes): (usize, &Vec<u64>)| {
+        let replicas = nodes.iter().map(|node| {
+            let mut replica = x.clone();
+            descend(&mut replica, &noisy(*node as usize, step, &x), RATE);
+            replica
+        });
+        x = mean(&replicas.collect::<Vec<_>>());
+        if (step + 1) % tau == 0 {
+            for ((x, anchor), momentum) in x.iter_mut().zip(&mut anchor).zip(&mut momentum) {
+                *momentum = beta * *momentum + (*anchor - *x) / RATE;
+                *anchor -= RATE * *momentum;
+                *x = *anchor;
+            }
+        }
+        x.clone()
+    };
+    contributors.iter().enumerate().map(round).collect()
+}
+
+/// Starts node `node` in a hub where others may come and go; `peers` are the nodes that it knows of.
+pub fn in_hub(hub: &MemoryHub, node: u64, peers: &[u64], config: &Config) -> Runtime {
+    let address = |node: u64| SocketAddr::from((Ipv4Addr::LOCALHOST, 44_000 + node as u16));
+    let peers = peers.iter().filter(|peer| **peer != node).map(|peer| address(*peer)).collect();
+    let network = Network { hub: hub.clone(), address: address(node), peers };
+    let config = Config { node_id: Some(node), runtime_threads: 1, ..config.clone() };
+    Runtime::builder().config(config).network(network).spawn().unwrap()
 }
 
 /// One step of SGD.

@@ -2,7 +2,7 @@
 
 use crate::support::{IN_ORDER, Job, assert_close, bits, config, local_sgd, mean, noise, noisy, sgp, uneven};
 use slowmo::config::BaseName;
-use slowmo::{AsyncWorker, Config, Exchange, ExchangeError, GradientError, Runtime, StepError, Worker};
+use slowmo::{AsyncWorker, Config, Exchange, ExchangeError, GradientError, Runtime, StepError, StepReport, Worker};
 use slowmo_chaos::cluster::{Cluster, start};
 use std::sync::mpsc;
 use std::thread;
@@ -49,7 +49,14 @@ fn two_nodes_of_two_workers_in_every_base() {
     for config in [local_sgd(2, 4, 1.0, 0.5), sgp(4, 0.5), Config { base: BaseName::AllReduce, tau: 4, ..config() }] {
         let job = Job { initial: uneven(50), steps: 8, ..Job::new(2, Config { devices: 2, ..config }, noise()) };
         let seen = job.run();
-        assert!(seen.iter().all(|worker| worker.reports == seen[0].reports), "all workers report the same");
+        for (node, workers) in seen.chunks(2).enumerate() {
+            let expected = seen[0].reports.iter().map(|report| {
+                let node_rank = if report.exchange == Exchange::Nothing { 0 } else { node };
+                StepReport { node_rank, ..*report }
+            });
+            let expected: Vec<_> = expected.collect();
+            assert!(workers.iter().all(|worker| worker.reports == expected), "all workers report the same, but for their node's rank");
+        }
         assert!(seen[0].reports[3].slow_step && seen[0].reports[7].contributors == 2);
         for pair in seen.chunks(2) {
             assert_eq!(pair[0], pair[1], "the workers of a node never differ");

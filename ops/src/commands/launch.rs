@@ -92,7 +92,7 @@ impl Launch {
         let mut group = Group::start(plan)?;
         let (mut failed, mut well) = (Vec::new(), 0usize);
         while !group.is_over() {
-            for happening in group.next() {
+            for happening in group.happenings() {
                 match happening {
                     Happening::Line(line) => console.node_line(&line),
                     Happening::Ended { status, .. } if status.success() => well += 1,

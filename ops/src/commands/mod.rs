@@ -54,6 +54,8 @@ pub enum Command {
     #[command(name = slowmo_ops::limits::RAW_NODE, hide = true)]
     RawNode(bench::RawNode),
     /// One node of a measurement.
+    #[command(name = bench::CHURN_NODE, hide = true)]
+    ChurnNode(bench::ChurnNode),
     #[command(name = bench::BENCH_NODE, hide = true)]
     BenchNode(bench::BenchNode),
     /// One node of the demo.
@@ -75,6 +77,7 @@ impl Command {
             Self::Bench(bench) => bench.run(*console),
             Self::StartNode { command } => Err(become_node(&command).into()),
             Self::RawNode(raw_node) => raw_node.run(),
+            Self::ChurnNode(churn_node) => churn_node.run(),
             Self::BenchNode(bench_node) => bench_node.run(),
             Self::DemoNode(demo_node) => demo_node.run(),
         }

@@ -103,7 +103,7 @@ pub fn supervise(plan: &Plan, on_line: &mut dyn FnMut(&Line) -> Flow) -> Result<
     let start = Instant::now();
     while !group.is_over() {
         let mut reason = None;
-        for happening in group.next() {
+        for happening in group.happenings() {
             match happening {
                 Happening::Line(line) if on_line(&line) == Flow::Stop => reason = reason.or(Some(GroupError::Stopped)),
                 Happening::Ended { node, status } if !status.success() => {
@@ -247,7 +247,7 @@ impl Group {
     }
 
     /// What happened within [`POLL`]. Whoever ended is told to the other nodes at once.
-    pub fn next(&mut self) -> Vec<Happening> {
+    pub fn happenings(&mut self) -> Vec<Happening> {
         let mut happenings: Vec<Happening> = self.read().into_iter().map(Happening::Line).collect();
         let ended = self.reap();
         for (node, _) in &ended {
@@ -314,7 +314,7 @@ impl Group {
         let mut ending = Ending::begin(self.running());
         while !self.is_over() {
             ending.insist(self.running());
-            self.next().iter().for_each(&mut *on_happening);
+            self.happenings().iter().for_each(&mut *on_happening);
         }
     }
 

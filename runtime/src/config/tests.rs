@@ -217,7 +217,7 @@ fn shared_settings_leave_out_what_is_a_node_s_own() {
     use slowmo_protocol::membership::settings::{SETTINGS_BYTES_MAX, differing_settings};
     let one = Config { devices: 4, node_id: Some(1), ..Config::default() }.shared_settings();
     let other = Config { beta: 0.25, replicas: 2, ..Config::default() }.shared_settings();
-    assert!(one.starts_with("min_nodes = 1\nbase = local_sgd\nfrequency = 3\n"), "{one}");
+    assert!(one.starts_with("min_nodes = 1\nmax_nodes = 4096\nbase = local_sgd\nfrequency = 3\n"), "{one}");
     assert!(one.len() <= SETTINGS_BYTES_MAX);
     assert_eq!(one, Config::default().shared_settings());
     let differences: Vec<String> = differing_settings(&one, &other).iter().map(ToString::to_string).collect();

@@ -69,6 +69,8 @@ pub enum In {
     },
     /// The gossip is complete.
     GossipDone {
+        /// The inner step that it belongs to.
+        step: Step,
         /// The node's push-sum weight now.
         weight: f64,
         /// Nodes whose values were mixed, this one included.
@@ -107,11 +109,15 @@ pub enum Effect {
     },
     /// Take the slow step on the node's whole copy.
     WholeStep {
+        /// On which values.
+        values: Values,
         /// `γ`.
         gamma: f32,
     },
     /// Hand every waiting worker the result.
     Release {
+        /// Whose values the workers get.
+        values: Values,
         /// The node's push-sum weight now.
         weight: f64,
         /// The decided round, if one was.
@@ -145,6 +151,33 @@ pub enum Effect {
     },
 }
 
+/// Where values come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// From the round that was decided last.
+    Decided,
+    /// From the gossip that is complete.
+    Gossiped,
+    /// From the node's own slow step.
+    Stepped,
+    /// The node's contribution as it was: nothing was exchanged.
+    Own,
+}
+
+/// How far an exchange is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// Not all workers have arrived.
+    #[default]
+    Gathering,
+    /// A round is being decided.
+    Round,
+    /// Messages are being mixed.
+    Gossip,
+    /// The node's own slow step is being taken.
+    WholeStep,
+}
+
 /// The aggregator of one node.
 #[derive(Clone, Debug)]
 pub struct Aggregator {
@@ -153,10 +186,11 @@ pub struct Aggregator {
     round: Round,
     arrived: BTreeSet<usize>,
     request: Option<Request>,
-    started: bool,
+    phase: Phase,
     decided: Option<(Arc<Outcome>, bool)>,
     drained: bool,
-    gossiped: usize,
+    /// Nodes whose values were mixed by the gossip of this exchange.
+    gossiped: Option<usize>,
     timeout: Span,
     arrive_by: Option<Instant>,
 }
@@ -169,9 +203,8 @@ impl Machine for Aggregator {
         match event {
             In::Arrive { worker, request } => self.arrive(worker, request, now, out),
             In::RoundDecided { outcome, drained } => self.round_decided(outcome, drained, out),
-            In::GossipDone { weight, contributors } => self.gossip_done(weight, contributors, out),
-            In::WholeStepDone if self.started => self.release(out),
-            In::WholeStepDone => {}
+            In::GossipDone { step, weight, contributors } => self.gossip_done(step, weight, contributors, out),
+            In::WholeStepDone => self.whole_step_done(out),
             In::Failed => self.clear(),
             In::Drained => self.drain(out),
             In::Tick => self.tick(now, out),
@@ -188,14 +221,26 @@ impl Aggregator {
     #[must_use]
     pub fn new(workers: usize, timeout: Span) -> Self {
         let (weight, round, arrived) = (1.0, Round::FOUNDING, BTreeSet::new());
-        let (request, decided, arrive_by) = (None, None, None);
-        Self { workers, weight, round, arrived, request, started: false, decided, drained: false, gossiped: 0, timeout, arrive_by }
+        let (request, decided, gossiped, arrive_by) = (None, None, None, None);
+        Self { workers, weight, round, arrived, request, phase: Phase::Gathering, decided, drained: false, gossiped, timeout, arrive_by }
     }
 
     /// The node's push-sum weight.
     #[must_use]
     pub fn weight(&self) -> f64 {
         self.weight
+    }
+
+    /// The round being worked towards.
+    #[must_use]
+    pub fn round(&self) -> Round {
+        self.round
+    }
+
+    /// Whether the gossip of `step` is still wanted.
+    #[must_use]
+    pub fn awaits_gossip(&self, step: Step) -> bool {
+        self.phase == Phase::Gossip && self.request.is_some_and(|request| request.step == step)
     }
 
     fn arrive(&mut self, worker: usize, request: Request, now: Instant, out: &mut Outbox<Effect>) {
@@ -222,7 +267,7 @@ impl Aggregator {
     }
 
     fn start(&mut self, request: Request, out: &mut Outbox<Effect>) {
-        self.started = true;
+        self.phase = Phase::Round;
         if self.drained {
             self.clear();
             return out.push(Effect::Drained);
@@ -242,7 +287,10 @@ impl Aggregator {
             Task::Due(due) => match due.exchange {
                 Exchange::Average => out.push(begin(RoundKind::Average, 0.0)),
                 Exchange::SlowRound => out.push(begin(RoundKind::Slow, gamma)),
-                Exchange::Gossip => out.push(Effect::Gossip { step, round, weight }),
+                Exchange::Gossip => {
+                    self.phase = Phase::Gossip;
+                    out.push(Effect::Gossip { step, round, weight });
+                }
                 Exchange::Nothing => self.whole_step_or_release(out),
             },
         }
@@ -259,8 +307,8 @@ impl Aggregator {
                 self.decided = decided;
                 out.push(Effect::Unchanged);
             }
-            Task::Gradients => self.release(out),
-            _ if carries => self.release(out),
+            Task::Gradients => self.release(Values::Decided, out),
+            _ if carries => self.release(Values::Decided, out),
             _ => {
                 // A gradient mean that nobody waits for any more.
                 self.decided = None;
@@ -274,44 +322,59 @@ impl Aggregator {
         if outcome.terms.carries_parameters() {
             self.weight = 1.0;
         }
-        let asked = self.request.filter(|request| self.started && request.is_answered_by(outcome.terms));
+        let asked = self.request.is_some_and(|request| request.is_answered_by(outcome.terms));
         self.decided = Some((outcome, drained));
-        match (asked, self.request.filter(|_| self.started)) {
-            (Some(_), _) => self.whole_step_or_release(out),
-            (None, Some(request)) => self.catch_up(request, out),
-            (None, None) => {}
+        match (self.phase, self.request) {
+            (Phase::Round, _) if asked => self.whole_step_or_release(out),
+            (Phase::Round | Phase::Gossip, Some(request)) => self.catch_up(request, out),
+            // Nobody waits yet, or a step that is being taken is let finish.
+            _ => {}
         }
     }
 
-    fn gossip_done(&mut self, weight: f64, contributors: usize, out: &mut Outbox<Effect>) {
-        let gossips = matches!(self.request, Some(Request { task: Task::Due(Due { exchange: Exchange::Gossip, .. }), .. }));
+    fn whole_step_done(&mut self, out: &mut Outbox<Effect>) {
+        let Some(request) = self.request.filter(|_| self.phase == Phase::WholeStep) else { return };
+        let overtaken = self.decided.as_ref().is_some_and(|(outcome, _)| !request.is_answered_by(outcome.terms));
+        let values = if overtaken { Values::Decided } else { Values::Stepped };
+        self.release(values, out);
+    }
+
+    fn gossip_done(&mut self, step: Step, weight: f64, contributors: usize, out: &mut Outbox<Effect>) {
         // A round that was decided meanwhile has released the workers already.
-        if gossips && self.started {
-            (self.weight, self.gossiped) = (weight, contributors);
+        if self.awaits_gossip(step) {
+            (self.weight, self.gossiped) = (weight, Some(contributors));
             self.whole_step_or_release(out);
         }
     }
 
     fn whole_step_or_release(&mut self, out: &mut Outbox<Effect>) {
+        let values = match (&self.decided, self.gossiped) {
+            (Some(_), _) => Values::Decided,
+            (None, Some(_)) => Values::Gossiped,
+            (None, None) => Values::Own,
+        };
         match self.request {
-            Some(Request { task: Task::Due(Due { whole_slow_step: true, .. }), gamma, .. }) => out.push(Effect::WholeStep { gamma }),
-            _ => self.release(out),
+            Some(Request { task: Task::Due(Due { whole_slow_step: true, .. }), gamma, .. }) => {
+                self.phase = Phase::WholeStep;
+                out.push(Effect::WholeStep { values, gamma });
+            }
+            _ => self.release(values, out),
         }
     }
 
-    fn release(&mut self, out: &mut Outbox<Effect>) {
+    fn release(&mut self, values: Values, out: &mut Outbox<Effect>) {
         let step = self.request.map_or(Step(0), |request| request.step);
         let (outcome, drained) = self.decided.take().map_or((None, false), |(outcome, drained)| (Some(outcome), drained));
-        let contributors = outcome.as_ref().map_or(self.gossiped, |outcome| outcome.contributors.len());
+        let contributors = outcome.as_ref().map_or(self.gossiped.unwrap_or(0), |outcome| outcome.contributors.len());
         let next_step = outcome.as_ref().map_or(Step(step.0 + 1), |outcome| outcome.terms.next_step());
         self.drained |= drained;
-        out.push(Effect::Release { weight: self.weight, outcome, contributors, next_step, drained });
+        out.push(Effect::Release { values, weight: self.weight, outcome, contributors, next_step, drained });
         self.clear();
     }
 
     fn drain(&mut self, out: &mut Outbox<Effect>) {
         self.drained = true;
-        if self.started {
+        if matches!(self.phase, Phase::Round | Phase::Gossip) {
             self.clear();
             out.push(Effect::Drained);
         }
@@ -321,9 +384,9 @@ impl Aggregator {
         self.arrived.clear();
         self.arrive_by = None;
         self.request = None;
-        self.started = false;
+        self.phase = Phase::Gathering;
         self.decided = None;
-        self.gossiped = 0;
+        self.gossiped = None;
     }
 }
 
@@ -341,57 +404,4 @@ impl Request {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn request(step: u64, exchange: Exchange, whole_slow_step: bool) -> Request {
-        let task = Task::Due(Due { exchange, whole_slow_step });
-        Request { step: Step(step), task, gamma: 0.1, elements: 23 }
-    }
-
-    fn feed(machine: &mut Aggregator, event: In) -> Vec<Effect> {
-        let mut out = Outbox::default();
-        machine.handle(event, Instant(0), &mut out);
-        out.take()
-    }
-
-    #[test]
-    fn starts_when_all_workers_arrived_and_releases_when_done() {
-        let mut machine = Aggregator::new(2, Span(9));
-        let gossip = request(4, Exchange::Gossip, true);
-        assert_eq!(feed(&mut machine, In::Arrive { worker: 1, request: gossip }), []);
-        let started = feed(&mut machine, In::Arrive { worker: 0, request: gossip });
-        assert_eq!(started, [Effect::Gossip { step: Step(4), round: Round(0), weight: 1.0 }]);
-        assert_eq!(feed(&mut machine, In::GossipDone { weight: 0.5, contributors: 2 }), [Effect::WholeStep { gamma: 0.1 }]);
-        let released = feed(&mut machine, In::WholeStepDone);
-        assert_eq!(released, [Effect::Release { weight: 0.5, outcome: None, contributors: 2, next_step: Step(5), drained: false }]);
-    }
-
-    #[test]
-    fn workers_that_do_not_come_are_named() {
-        let mut machine = Aggregator::new(3, Span(5));
-        feed(&mut machine, In::Arrive { worker: 1, request: request(0, Exchange::Average, false) });
-        assert_eq!(machine.next_deadline(), Some(Instant(5)));
-        let mut out = Outbox::default();
-        machine.handle(In::Tick, Instant(5), &mut out);
-        assert_eq!(out.take(), [Effect::Missing { workers: vec![0, 2], waited: Span(5) }]);
-        assert_eq!(machine.next_deadline(), None);
-    }
-
-    #[test]
-    fn an_exchange_starts_once_whoever_arrives_again() {
-        let mut machine = Aggregator::new(1, Span(9));
-        let gossip = request(4, Exchange::Gossip, false);
-        assert_eq!(feed(&mut machine, In::Arrive { worker: 7, request: gossip }), [], "there is no such worker");
-        assert_eq!(feed(&mut machine, In::Arrive { worker: 0, request: gossip }).len(), 1);
-        assert_eq!(feed(&mut machine, In::Arrive { worker: 0, request: gossip }), []);
-    }
-
-    #[test]
-    fn workers_that_ask_for_different_things_are_told() {
-        let mut machine = Aggregator::new(2, Span(9));
-        feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Gossip, false) });
-        let effects = feed(&mut machine, In::Arrive { worker: 1, request: request(5, Exchange::Gossip, false) });
-        assert!(matches!(effects[..], [Effect::Disagree { worker: 1, .. }]));
-    }
-}
+mod tests;

@@ -28,6 +28,8 @@ pub enum In {
     Gossip {
         /// The inner step.
         step: Step,
+        /// How many gossips the schedule has before it.
+        turn: u64,
         /// The round it works towards.
         round: Round,
         /// The node's push-sum weight.
@@ -60,8 +62,8 @@ pub enum In {
     },
     /// A member is gone.
     MemberLost(NodeId),
-    /// This node leaves.
-    Leave,
+    /// This node leaves, working towards this round.
+    Leave(Round),
     /// Time passed.
     Tick,
 }
@@ -148,12 +150,12 @@ impl Machine for GossipPeer {
 
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
-            In::Gossip { step, round, weight } => self.gossip(step, round, weight, now, out),
+            In::Gossip { step, turn, round, weight } => self.gossip(step, turn, round, weight, now, out),
             In::Mixed { step, arrived, returned } => self.mixed(step, &arrived, &returned, out),
             In::View { view, lineage, round } => self.enter(&view, lineage, round, out),
             In::Frame { header, message } => self.receive(&header, &message, out),
             In::MemberLost(node) => self.member_lost(node, out),
-            In::Leave => self.leave(now, out),
+            In::Leave(round) => self.leave(round, now, out),
             In::Tick => self.tick(now, out),
         }
     }
@@ -164,7 +166,7 @@ impl Machine for GossipPeer {
 }
 
 impl GossipPeer {
-    /// The gossip peer of a member of `view`, its cursor at the start.
+    /// The gossip peer of a member of `view`.
     #[must_use]
     pub fn new(identity: Identity, lineage: Lineage, view: &View, peers_per_step: u32, waits: Waits) -> Self {
         Self {
@@ -183,8 +185,7 @@ impl GossipPeer {
         }
     }
 
-    /// Goes over to another view: every node starts its graph anew, so that they agree on the peers of a step. The exact average
-    /// that changed the view made every weight 1; what was in escrow is in it, or lost.
+    /// Goes over to another view. The exact average that changed it made every weight 1; what was in escrow is in it, or lost.
     fn enter(&mut self, view: &View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
         let fresh = Self::new(self.identity, lineage, view, self.peers_per_step, self.waits);
         *self = Self { round, leave_by: self.leave_by, ..fresh };
@@ -204,9 +205,9 @@ impl GossipPeer {
         self.escrow.total()
     }
 
-    fn gossip(&mut self, step: Step, round: Round, weight: f64, now: Instant, out: &mut Outbox<Effect>) {
-        self.round = round;
-        let peers = self.graph.peers(&self.members, self.identity.node);
+    fn gossip(&mut self, step: Step, turn: u64, round: Round, weight: f64, now: Instant, out: &mut Outbox<Effect>) {
+        self.go_to(round);
+        let peers = self.graph.peers(&self.members, self.identity.node, turn);
         let living = |peers: Vec<NodeId>| peers.into_iter().filter(|peer| !self.lost.contains(peer)).collect::<Vec<_>>();
         let (to, inward) = (living(peers.out), living(peers.inward));
         let split = split(weight, to.len());
@@ -217,6 +218,13 @@ impl GossipPeer {
         let plan = Plan { step, place, out: to, inward, split };
         self.current = Some((plan.clone(), Some(now.after(self.waits.message))));
         out.push(Effect::Exchange(plan));
+    }
+
+    /// A decided round makes every weight 1: what was in escrow before it is in it, or lost, and nobody waits for it.
+    fn go_to(&mut self, round: Round) {
+        if round > self.round {
+            (self.round, self.escrow) = (round, Escrow::default());
+        }
     }
 
     fn mixed(&mut self, step: Step, arrived: &[(NodeId, f64)], returned: &[NodeId], out: &mut Outbox<Effect>) {
@@ -230,7 +238,6 @@ impl GossipPeer {
             let frame = self.identity.frame(plan.place, Message::GossipMixed { step });
             out.push(Effect::Send { to: *from, frame });
         }
-        self.graph.advance();
         out.push(Effect::Done { step, weight, contributors: arrived.len() + 1 });
     }
 
@@ -261,7 +268,8 @@ impl GossipPeer {
     }
 
     /// The node's last messages may still be under way to peers that are behind: it stays until they were mixed.
-    fn leave(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+    fn leave(&mut self, round: Round, now: Instant, out: &mut Outbox<Effect>) {
+        self.go_to(round);
         self.leave_by = Some(now.after(self.waits.leave));
         self.left_when_acknowledged(out);
     }

@@ -30,7 +30,7 @@ impl Cluster {
         let mut sent: BTreeMap<(NodeId, NodeId), (f64, f64)> = BTreeMap::new();
         let mut plans = BTreeMap::new();
         for (id, (machine, value, weight)) in &mut self.nodes {
-            machine.handle(In::Gossip { step: Step(step), round: Round(1), weight: *weight }, Instant(0), &mut out);
+            machine.handle(In::Gossip { step: Step(step), turn: step, round: Round(1), weight: *weight }, Instant(0), &mut out);
             for effect in out.take() {
                 let Effect::Exchange(plan) = effect else { panic!("unexpected {effect:?}") };
                 let scale = 1.0 / (plan.out.len() as f64 + 1.0);
@@ -124,7 +124,7 @@ fn what_could_not_be_sent_stays_here() {
     let mut cluster = Cluster::new(&[1, 2, 3, 4], 2);
     let machine = &mut cluster.nodes.get_mut(&NodeId(1)).unwrap().0;
     let mut out = Outbox::default();
-    machine.handle(In::Gossip { step: Step(0), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
+    machine.handle(In::Gossip { step: Step(0), turn: 0, round: Round(1), weight: 1.0 }, Instant(0), &mut out);
     assert!(machine.escrowed() > 0.6);
     out.take();
     let (arrived, returned) = (vec![(NodeId(4), 1.0 / 3.0)], vec![NodeId(3)]);
@@ -139,7 +139,7 @@ fn acknowledgements_of_strangers_and_other_histories_release_nothing() {
     let mut cluster = Cluster::new(&[1, 2], 1);
     let machine = &mut cluster.nodes.get_mut(&NodeId(1)).unwrap().0;
     let mut out = Outbox::default();
-    machine.handle(In::Gossip { step: Step(0), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
+    machine.handle(In::Gossip { step: Step(0), turn: 0, round: Round(1), weight: 1.0 }, Instant(0), &mut out);
     let identity = Identity { cluster: ClusterId(1), node: NodeId(2), incarnation: Incarnation(1) };
     let place = Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(1), ballot: Ballot::default() };
     let good = identity.header(place);
@@ -165,7 +165,7 @@ fn a_lost_or_late_in_peer_is_given_up_and_its_mass_not_counted() {
         let mut cluster = Cluster::new(&[1, 2], 1);
         let machine = &mut cluster.nodes.get_mut(&NodeId(1)).unwrap().0;
         let mut out = Outbox::default();
-        machine.handle(In::Gossip { step: Step(0), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
+        machine.handle(In::Gossip { step: Step(0), turn: 0, round: Round(1), weight: 1.0 }, Instant(0), &mut out);
         out.take();
         machine.handle(event, Instant(1), &mut out);
         assert_eq!(out.take(), [Effect::GiveUp { step: Step(0), round: Round(1), nodes: vec![NodeId(2)] }]);
@@ -178,7 +178,7 @@ fn a_lost_or_late_in_peer_is_given_up_and_its_mass_not_counted() {
 fn under_way() -> (GossipPeer, Outbox<Effect>) {
     let mut machine = Cluster::new(&[1, 2], 1).nodes.remove(&NodeId(1)).unwrap().0;
     let mut out = Outbox::default();
-    machine.handle(In::Gossip { step: Step(0), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
+    machine.handle(In::Gossip { step: Step(0), turn: 0, round: Round(1), weight: 1.0 }, Instant(0), &mut out);
     machine.handle(In::Mixed { step: Step(0), arrived: vec![(NodeId(2), 0.5)], returned: Vec::new() }, Instant(0), &mut out);
     out.take();
     (machine, out)
@@ -187,7 +187,7 @@ fn under_way() -> (GossipPeer, Outbox<Effect>) {
 #[test]
 fn a_node_leaves_when_its_last_message_was_mixed_or_its_receiver_is_gone_or_the_wait_is_over() {
     let (mut acknowledged, mut out) = under_way();
-    acknowledged.handle(In::Leave, Instant(0), &mut out);
+    acknowledged.handle(In::Leave(Round(1)), Instant(0), &mut out);
     assert_eq!(out.take(), [], "node 2 may be behind and still need the message");
     let identity = Identity { cluster: ClusterId(1), node: NodeId(2), incarnation: Incarnation(1) };
     let place = Place { lineage: Lineage(1), epoch: Epoch::FOUNDING, round: Round(1), ballot: Ballot::default() };
@@ -196,12 +196,12 @@ fn a_node_leaves_when_its_last_message_was_mixed_or_its_receiver_is_gone_or_the_
     assert_eq!(out.take(), [Effect::Left]);
 
     let (mut lost, mut out) = under_way();
-    lost.handle(In::Leave, Instant(0), &mut out);
+    lost.handle(In::Leave(Round(1)), Instant(0), &mut out);
     lost.handle(In::MemberLost(NodeId(2)), Instant(0), &mut out);
     assert_eq!(out.take(), [Effect::Left]);
 
     let (mut late, mut out) = under_way();
-    late.handle(In::Leave, Instant(0), &mut out);
+    late.handle(In::Leave(Round(1)), Instant(0), &mut out);
     assert_eq!(late.next_deadline(), Some(Instant(1)));
     late.handle(In::Tick, Instant(1), &mut out);
     assert_eq!(out.take(), [Effect::Left]);
@@ -211,22 +211,22 @@ fn a_node_leaves_when_its_last_message_was_mixed_or_its_receiver_is_gone_or_the_
 fn a_dead_member_is_done_without() {
     let mut machine = Cluster::new(&[1, 2, 3, 4, 5], 1).nodes.remove(&NodeId(1)).unwrap().0;
     let mut out = Outbox::default();
-    machine.handle(In::Gossip { step: Step(0), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
+    machine.handle(In::Gossip { step: Step(0), turn: 0, round: Round(1), weight: 1.0 }, Instant(0), &mut out);
     out.take();
     machine.handle(In::MemberLost(NodeId(3)), Instant(0), &mut out);
     assert_eq!(out.take(), [], "hop 1 concerns nodes 2 and 5");
     machine.handle(In::Mixed { step: Step(0), arrived: vec![(NodeId(5), 0.5)], returned: Vec::new() }, Instant(0), &mut out);
     out.take();
-    machine.handle(In::Gossip { step: Step(1), round: Round(1), weight: 1.0 }, Instant(0), &mut out);
+    machine.handle(In::Gossip { step: Step(1), turn: 1, round: Round(1), weight: 1.0 }, Instant(0), &mut out);
     let Some(Effect::Exchange(plan)) = out.take().pop() else { panic!() };
     assert_eq!((plan.out, plan.inward, plan.split.kept), (vec![], vec![NodeId(4)], 1.0), "hop 2 would need node 3");
 }
 
 #[test]
-fn another_view_starts_the_graph_anew_on_every_node() {
+fn another_view_has_a_graph_of_its_own() {
     let mut machine = Cluster::new(&[1, 2, 3, 4, 5], 1).nodes.remove(&NodeId(1)).unwrap().0;
     let mut out = Outbox::default();
-    let gossip = |step| In::Gossip { step: Step(step), round: Round(1), weight: 1.0 };
+    let gossip = |step| In::Gossip { step: Step(step), turn: step, round: Round(1), weight: 1.0 };
     let done = |step| In::Mixed { step: Step(step), arrived: Vec::new(), returned: Vec::new() };
     (0..3).flat_map(|step| [gossip(step), done(step)]).for_each(|event| machine.handle(event, Instant(0), &mut out));
     let view = View::new(Epoch(2), view(&[1, 2, 7]).members().to_vec()).unwrap();
@@ -235,7 +235,17 @@ fn another_view_starts_the_graph_anew_on_every_node() {
     out.take();
     machine.handle(gossip(3), Instant(0), &mut out);
     let Some(Effect::Exchange(plan)) = out.take().pop() else { panic!() };
-    assert_eq!((plan.out, plan.inward, plan.place.epoch), (vec![NodeId(2)], vec![NodeId(7)], Epoch(2)));
+    assert_eq!((plan.out, plan.inward, plan.place.epoch), (vec![NodeId(7)], vec![NodeId(2)], Epoch(2)), "hop 2");
+}
+
+#[test]
+fn what_a_closed_round_made_void_is_not_waited_for() {
+    let (mut machine, mut out) = under_way();
+    machine.handle(In::Leave(Round(2)), Instant(0), &mut out);
+    assert_eq!(out.take(), [Effect::Left]);
+    let (mut machine, mut out) = under_way();
+    machine.handle(In::Gossip { step: Step(4), turn: 3, round: Round(2), weight: 1.0 }, Instant(0), &mut out);
+    assert_eq!(machine.escrowed(), 0.5, "only what this gossip sends");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::{Effect, Membership};
 use crate::ident::{Lineage, NodeId, Round};
 use crate::machine::Outbox;
 use crate::view::View;
-use crate::wire::{Header, Hello, Standing};
+use crate::wire::{Header, Hello, Message, Standing};
 use std::cmp::Reverse;
 
 /// By how many rounds what was told of another history is behind when it is heard. Two sides that go on at the same pace must
@@ -124,7 +124,7 @@ impl Membership {
     }
 
     /// A node outside meets a member: it enters the founding that counts on it, or joins what went on furthest.
-    pub(super) fn meet_a_member(&mut self, theirs: Standing, out: &mut Outbox<Effect>) {
+    pub(super) fn meet_a_member(&mut self, sender: NodeId, theirs: Standing, out: &mut Outbox<Effect>) {
         if self.life.has_drained() || self.failed.is_some() {
             return;
         }
@@ -135,6 +135,10 @@ impl Membership {
         if self.counts_on_me(&theirs.view) && self.life.has_asked(&theirs) {
             // Admitted: the decision is on its way here.
             return;
+        }
+        if self.life.has_asked_for(&theirs) {
+            // It was no member yet, and heard nothing, when this node asked.
+            return self.send(sender, Message::Join, out);
         }
         let newer = self.life.cluster.as_ref().is_none_or(|known| {
             let same = known.lineage == theirs.lineage && (theirs.round, theirs.view.epoch()) >= (known.round, known.view.epoch());

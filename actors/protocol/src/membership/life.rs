@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How often nodes that should be connected and are not are dialed.
 pub const REDIAL_EVERY: Span = Span::from_millis(200);
 
+/// How long a node that wanted to leave, and hears from others that it is out, waits for the decision itself.
+pub const DECISION_WAIT: Span = Span::from_millis(2_000);
+
 /// Where a node stands after, or instead of, a founding.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Life {
@@ -27,6 +30,9 @@ pub(super) struct Life {
     draining: bool,
     /// This node has handed over: it is no member and does not want to be one.
     drained: bool,
+    /// It heard so from others; its own coordinator may still bring the decision.
+    left_out: bool,
+    drained_by: Option<Instant>,
     pub redial_at: Option<Instant>,
 }
 
@@ -48,6 +54,15 @@ impl Life {
     /// Whether this node asked to be admitted to an earlier view of the same history.
     pub fn has_asked(&self, later: &Standing) -> bool {
         self.asked.is_some_and(|(lineage, epoch)| lineage == later.lineage && epoch < later.view.epoch())
+    }
+
+    /// Whether this node asked to be admitted to this very view.
+    pub fn has_asked_for(&self, view: &Standing) -> bool {
+        self.asked == Some((view.lineage, view.view.epoch()))
+    }
+
+    pub fn drained_by(&self) -> Option<Instant> {
+        self.drained_by
     }
 
     pub fn has_drained(&self) -> bool {
@@ -86,6 +101,8 @@ impl Membership {
     pub(super) fn enter(&mut self, view: View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
         let before = self.life.standing.replace(Standing { lineage, round, view, alive: Vec::new() });
         (self.life.cluster, self.life.asked) = (None, None);
+        // They bound the way in, not a later way back.
+        (self.appear_by, self.synchronize_by) = (None, None);
         let Some(standing) = &self.life.standing else { return };
         if before.is_some_and(|before| before.view == standing.view) {
             return;
@@ -105,14 +122,23 @@ impl Membership {
         if self.was_given_up(lineage, round) {
             return;
         }
-        (self.appear_by, self.synchronize_by) = (None, None);
         let admits = view.member(self.me()).is_some_and(|member| member.incarnation == self.settings.identity.incarnation);
         if admits {
             return self.enter(view, lineage, round, out);
         }
         self.life.standing = None;
-        self.life.drained = true;
+        (self.life.drained, self.life.left_out) = (true, false);
         self.left_when_alone(out);
+    }
+
+    /// A node that wanted to leave, was left out and does not get the decision ends without it.
+    pub(super) fn end_when_drained(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        if !self.life.left_out {
+            self.life.drained_by = None;
+        } else if now >= *self.life.drained_by.get_or_insert(now.after(DECISION_WAIT)) {
+            (self.life.left_out, self.life.drained_by) = (false, None);
+            out.push(Effect::Drained);
+        }
     }
 
     /// Liveness watches the members and those that ask to become one.
@@ -160,9 +186,8 @@ impl Membership {
     /// Joins again: the others went on, or hold what this node does not.
     pub(super) fn rejoin(&mut self, out: &mut Outbox<Effect>) {
         if self.life.draining && self.life.standing.take().is_some() {
-            // Left out without having heard the decision: it wanted no more than that.
-            self.life.drained = true;
-            out.push(Effect::Drained);
+            // Left out, as it wanted; the decision may still be on its way here.
+            (self.life.drained, self.life.left_out) = (true, true);
             return self.left_when_alone(out);
         }
         if self.life.standing.is_some() {
@@ -193,9 +218,15 @@ impl Membership {
         wanted.filter(|member| !heard(member)).map(|member| member.id).collect()
     }
 
+    /// Whether all that is missing is a round of the cluster.
+    pub(super) fn is_ready_to_join(&self) -> bool {
+        self.life.cluster.as_ref().is_some_and(|cluster| self.unheard(cluster).is_empty())
+    }
+
     /// Asks to be admitted once every living member can be sent to and was heard from.
     pub(super) fn join_when_ready(&mut self, out: &mut Outbox<Effect>) {
-        let Some(cluster) = self.life.cluster.clone().filter(|_| self.life.standing.is_none() && self.failed.is_none()) else { return };
+        let wants = self.life.standing.is_none() && self.failed.is_none() && !self.life.drained;
+        let Some(cluster) = self.life.cluster.clone().filter(|_| wants) else { return };
         let wish = (cluster.lineage, cluster.view.epoch());
         if self.model.is_none() || self.life.asked == Some(wish) || !self.unheard(&cluster).is_empty() {
             return;

@@ -88,15 +88,15 @@ impl Machine for Membership {
             In::Tick => self.tick(now, out),
         }
         self.dial_missing(now, out);
+        self.end_when_drained(now, out);
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let founds = self.life.is_new() && self.failed.is_none();
-        let joins = self.life.waits_for_admission(self.settings.join) && self.failed.is_none();
+        let waiting = self.failed.is_none() && (self.life.is_new() || self.life.waits_for_admission(self.settings.join));
         let refused_by = self.refused.as_ref().map(|(_, deadline)| *deadline);
-        let founding = [self.synchronize_by, refused_by].into_iter().flatten().filter(|_| founds).min();
-        let appear_by = self.appear_by.filter(|_| founds || joins);
-        founding.into_iter().chain(appear_by).chain(self.leave_by).chain(self.life.redial_at).min()
+        let founding = [self.appear_by, self.synchronize_by, refused_by].into_iter().flatten().filter(|_| waiting).min();
+        let others = [self.leave_by, self.life.redial_at, self.life.drained_by()];
+        founding.into_iter().chain(others.into_iter().flatten()).min()
     }
 }
 
@@ -148,7 +148,7 @@ impl Membership {
     fn synchronize(&mut self, model: (u64, u64), now: Instant, out: &mut Outbox<Effect>) {
         self.model = Some(model);
         self.appear_by = Some(now.after(self.settings.connect_timeout).after(DIAL_ERROR_WAIT_MAX));
-        self.synchronize_by = Some(now.after(self.settings.synchronize_timeout)).filter(|_| !self.settings.join);
+        self.synchronize_by = Some(now.after(self.settings.synchronize_timeout));
         if let Some(error) = &self.failed {
             return out.push(Effect::Fail(error.clone()));
         }
@@ -217,7 +217,7 @@ impl Membership {
         if self.life.standing.is_some() || (self.adopted.is_some() && hello.standing.is_some()) {
             self.meet_as_member(&header, &hello, out);
         } else if let Some(theirs) = hello.standing.clone() {
-            self.meet_a_member(theirs, out);
+            self.meet_a_member(header.sender, theirs, out);
         } else if self.life.cluster.is_none() {
             self.compare(header.sender, &hello, now, out);
         }
@@ -316,11 +316,12 @@ impl Membership {
         if let Some((error, _)) = self.refused.take_if(|(_, deadline)| due(Some(*deadline))) {
             return self.fail(error, out);
         }
-        let needed = self.settings.min_nodes;
-        if due(self.appear_by) && self.life.waits_for_admission(self.settings.join) {
-            let met = self.connected.keys().copied().collect();
-            let error = FoundingError::NotAdmitted { met, waited: self.settings.connect_timeout, missing: self.life.missing(self) };
-            self.fail(error, out);
+        let (needed, joins) = (self.settings.min_nodes, self.life.waits_for_admission(self.settings.join));
+        if joins && due(self.appear_by) && !self.is_ready_to_join() {
+            self.not_admitted(self.settings.connect_timeout, out);
+        } else if joins && due(self.synchronize_by) {
+            // It is the cluster's next round that admits a node, and that may be far.
+            self.not_admitted(self.settings.synchronize_timeout, out);
         } else if due(self.appear_by) && self.life.is_new() && !self.met_all() {
             let present = self.connected.keys().copied().chain([self.me()]).collect();
             let (waited, unreachable) = (self.settings.connect_timeout, self.unreachable.take());
@@ -329,12 +330,16 @@ impl Membership {
         if due(self.appear_by) {
             self.appear_by = None;
         }
-        if due(self.synchronize_by) && self.life.is_new() {
+        if self.synchronize_by.take_if(|deadline| now >= *deadline).is_some() && self.life.is_new() {
             let silent = |id: &NodeId| self.hellos.get(id).is_none_or(|(_, hello)| hello.elements.is_none());
             let waiting_for = self.connected.keys().copied().filter(silent).collect();
             self.fail(FoundingError::NotSynchronized { waiting_for, waited: self.settings.synchronize_timeout }, out);
-            self.synchronize_by = None;
         }
+    }
+
+    fn not_admitted(&mut self, waited: Span, out: &mut Outbox<Effect>) {
+        let met = self.connected.keys().copied().collect();
+        self.fail(FoundingError::NotAdmitted { met, waited, missing: self.life.missing(self) }, out);
     }
 
     fn leave(&mut self, now: Instant, out: &mut Outbox<Effect>) {

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::ident::{ClusterId, Incarnation};
-use crate::wire::Frame;
+use crate::wire::{Frame, Standing};
 use std::net::SocketAddr;
 
 fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
@@ -224,4 +224,85 @@ fn an_address_of_an_earlier_run_does_not_end_the_founding() {
     let [Effect::Fail(error @ FoundingError::TooFew { .. })] = &out.take()[..] else { panic!("nobody appeared") };
     let told = error.to_string();
     assert!(told.contains("127.0.0.1:9") && told.contains("another key"), "{told}");
+}
+
+/// A node that met node 1 of a running cluster, whose members are 1 and 2; connected and introduced to `met`.
+fn joiner(met: &[u64]) -> Membership {
+    let (mut node, mut out) = (machine(9, 1, ""), Outbox::default());
+    node.settings.join = true;
+    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
+    let view = View::new(Epoch(4), vec![member(1), member(2)]).unwrap();
+    for id in met {
+        let mut peer = machine(*id, 1, "");
+        peer.life.standing = Some(Standing { lineage: Lineage(5), round: Round(7), view: view.clone(), alive: vec![] });
+        node.handle(In::PeerUp(NodeId(*id), Incarnation(id + 100)), Instant(0), &mut out);
+        let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+        node.handle(In::Frame { header, message }, Instant(0), &mut out);
+    }
+    node.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    node
+}
+
+/// Lets time pass from deadline to deadline; when and how the node gave up.
+fn gives_up(mut node: Membership) -> (Instant, String) {
+    let mut out = Outbox::default();
+    while let Some(deadline) = node.next_deadline() {
+        node.handle(In::Tick, deadline, &mut out);
+        if let Some(Effect::Fail(error)) = out.take().into_iter().find(|effect| matches!(effect, Effect::Fail(_))) {
+            return (deadline, error.to_string());
+        }
+    }
+    panic!("it waits for ever");
+}
+
+#[test]
+fn a_joiner_waits_for_members_as_long_as_for_peers_and_then_for_one_round() {
+    let connected_by = Instant(100).after(DIAL_ERROR_WAIT_MAX);
+    let settle = |met: &[u64]| {
+        let mut node = joiner(met);
+        node.settings.synchronize_timeout = Span::from_millis(5_000);
+        node.synchronize_by = Some(Instant(0).after(Span::from_millis(5_000)));
+        gives_up(node)
+    };
+    for (met, missing) in [(&[][..], "no running cluster was met"), (&[1], "node 2 of the cluster cannot be reached")] {
+        let (at, told) = settle(met);
+        assert_eq!(at, connected_by, "{told}");
+        assert!(told.contains(missing), "{told}");
+    }
+    let (at, told) = settle(&[1, 2]);
+    assert_eq!(at, Instant(0).after(Span::from_millis(5_000)));
+    assert!(told.contains("within 5000 ms: the cluster decided no round") && told.contains("met node 1, node 2"), "{told}");
+}
+
+#[test]
+fn a_member_that_joins_again_is_not_late_for_its_founding() {
+    let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
+    let members =
+        [1, 2, 9].map(|id| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 });
+    let view = View::new(Epoch(5), members.into()).unwrap();
+    node.handle(In::Decided { view, lineage: Lineage(5), round: Round(8) }, Instant(1), &mut out);
+    node.handle(In::Stranded, Instant(2), &mut out);
+    node.handle(In::Tick, Instant(0).after(Span::from_millis(99_000)), &mut out);
+    assert!(out.take().iter().all(|effect| !matches!(effect, Effect::Fail(_))));
+}
+
+#[test]
+fn a_node_that_leaves_does_not_ask_to_be_admitted_again() {
+    for leave in [In::Leave, In::Drain] {
+        let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
+        let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
+        let view = |epoch: u64, ids: &[u64]| View::new(Epoch(epoch), ids.iter().map(|id| member(*id)).collect()).unwrap();
+        let (with, without) = (view(5, &[1, 2, 9]), view(6, &[1, 2]));
+        node.handle(In::Decided { view: with, lineage: Lineage(5), round: Round(8) }, Instant(1), &mut out);
+        node.handle(leave, Instant(2), &mut out);
+        out.take();
+        // A faster member tells of the round that leaves this node out before this node's own coordinator does.
+        let mut peer = machine(1, 1, "");
+        peer.life.standing = Some(Standing { lineage: Lineage(5), round: Round(9), view: without.clone(), alive: vec![] });
+        let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+        node.handle(In::Frame { header, message }, Instant(3), &mut out);
+        node.handle(In::Decided { view: without, lineage: Lineage(5), round: Round(9) }, Instant(4), &mut out);
+        let asks = |effect: &Effect| matches!(effect, Effect::Send { frame: Frame::V1 { message, .. }, .. } if **message == Message::Join);
+        assert!(!out.take().iter().any(asks));
+    }
 }

@@ -1,15 +1,20 @@
 //! `slowmo bench …`: the runtime against the limits of this machine, both measured in the same run.
 
+mod churn;
+mod churn_node;
 mod gossip;
+mod join;
 mod limits;
 mod node;
 mod raw_node;
+mod recovery;
 mod round;
 mod run;
 mod sizes;
 mod step;
 
 use crate::console::Console;
+pub use churn_node::{CHURN_NODE, ChurnNode};
 use clap::Subcommand;
 pub use node::{BENCH_NODE, BenchNode};
 pub use raw_node::RawNode;
@@ -23,6 +28,10 @@ pub enum Bench {
     Gossip(gossip::GossipBench),
     /// Steps in which nothing is due.
     Step(step::StepBench),
+    /// How fast a cluster goes on after a node dies or stops, and how fast a replacement contributes.
+    Recovery(recovery::RecoveryBench),
+    /// What a joining node receives, and what the others notice of it.
+    Join(join::JoinBench),
     /// The raw limits alone: QUIC, TCP, memory, and all-to-all QUIC between as many processes.
     Limits(limits::Limits),
 }
@@ -34,6 +43,8 @@ impl Bench {
             Self::Round(round) => round.run(console),
             Self::Gossip(gossip) => gossip.run(console),
             Self::Step(step) => step.run(console),
+            Self::Recovery(recovery) => recovery.run(console),
+            Self::Join(join) => join.run(console),
             Self::Limits(limits) => limits.run(console),
         }
     }

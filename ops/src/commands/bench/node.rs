@@ -94,10 +94,11 @@ fn timed_step(worker: &mut Worker, params: &mut Synthetic, compute: Duration) ->
 }
 
 /// One flat tensor of deterministic values.
-struct Synthetic(Vec<f32>);
+pub struct Synthetic(Vec<f32>);
 
 impl Synthetic {
-    fn new(parameters: usize) -> Self {
+    /// Of so many values.
+    pub fn new(parameters: usize) -> Self {
         // A short cycle of exact values: cheap, finite, and not all equal.
         Self((0..parameters).map(|index| (index % 1021) as f32 / 1024.0).collect())
     }

@@ -1,6 +1,9 @@
 //! Whether all nodes hold the same bits after a round. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Rounds remembered after all who were averaged have told; a node that is later still is compared with them.
+const ROUNDS_KEPT: usize = 64;
 
 /// Two nodes hold different parameters after the same round.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,54 +18,104 @@ pub struct Disagreement {
     other_digest: String,
 }
 
-/// Collects the digests of each round until all nodes have told theirs.
-#[derive(Clone, Debug)]
+/// Collects the digests of each round until all nodes that were averaged have told theirs.
+#[derive(Clone, Debug, Default)]
 pub struct Agreement {
-    nodes: usize,
-    /// By round, the digests told so far. A node is at most a round ahead of the others, since a round takes all.
-    told: BTreeMap<u64, BTreeMap<usize, String>>,
+    told: BTreeMap<u64, Told>,
+    /// Nodes that died, and the last round that they may have been averaged in.
+    dead: BTreeMap<usize, u64>,
     agreed: u64,
 }
 
-impl Agreement {
-    /// Between `nodes` nodes, counted from 1.
-    pub fn new(nodes: usize) -> Self {
-        Self { nodes, told: BTreeMap::new(), agreed: 0 }
-    }
+#[derive(Clone, Debug)]
+struct Told {
+    digest: String,
+    contributors: usize,
+    nodes: BTreeSet<usize>,
+    agreed: bool,
+}
 
-    /// Rounds after which all nodes told the same digest.
+/// A round after which all nodes that were averaged, and live, told the same digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// Which.
+    pub round: u64,
+    /// Nodes that were averaged.
+    pub contributors: usize,
+    /// Of the parameters.
+    pub digest: String,
+}
+
+impl Agreement {
+    /// Rounds that were agreed.
     pub fn agreed(&self) -> u64 {
         self.agreed
     }
 
-    /// Notes one node's digest; returns it when it is the last of the round.
-    pub fn note(&mut self, node: usize, round: u64, digest: String) -> Result<Option<String>, Disagreement> {
-        let told = self.told.entry(round).or_default();
-        if let Some((one, one_digest)) = told.iter().find(|(_, other)| **other != digest) {
-            return Err(Disagreement { round, one: *one, one_digest: one_digest.clone(), other: node, other_digest: digest });
+    /// Rounds that some who were averaged have not told yet.
+    pub fn open(&self) -> usize {
+        self.told.values().filter(|told| !told.agreed).count()
+    }
+
+    /// A node died: it is not waited for in rounds that it may have been averaged in.
+    pub fn dead(&mut self, node: usize) {
+        // The nodes may have begun the round after the newest one that is known here.
+        let newest = self.told.keys().next_back().map_or(0, |round| round + 1);
+        self.dead.insert(node, newest);
+    }
+
+    /// Notes one node's digest; returns the round when the node is the last one of it.
+    pub fn note(&mut self, node: usize, round: u64, contributors: usize, digest: String) -> Result<Option<Agreed>, Disagreement> {
+        let fresh = || Told { digest: digest.clone(), contributors, nodes: BTreeSet::new(), agreed: false };
+        let told = self.told.entry(round).or_insert_with(fresh);
+        if told.digest != digest {
+            let (one, one_digest) = (told.nodes.first().copied().unwrap_or(0), told.digest.clone());
+            return Err(Disagreement { round, one, one_digest, other: node, other_digest: digest });
         }
-        told.insert(node, digest.clone());
-        if told.len() < self.nodes {
+        told.nodes.insert(node);
+        let excused = self.dead.iter().filter(|(dead, last)| **last >= round && !told.nodes.contains(dead)).count();
+        if told.agreed || told.nodes.len() + excused < told.contributors {
             return Ok(None);
         }
-        self.told.remove(&round);
+        told.agreed = true;
+        let agreed = Agreed { round, contributors: told.contributors, digest };
         self.agreed += 1;
-        Ok(Some(digest))
+        while self.told.len() > ROUNDS_KEPT {
+            self.told.pop_first();
+        }
+        Ok(Some(agreed))
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_round_is_agreed_when_all_told_the_same() {
-        let mut agreement = Agreement::new(2);
-        assert_eq!(agreement.note(1, 0, "a".into()), Ok(None));
-        assert_eq!(agreement.note(1, 1, "b".into()), Ok(None), "a node may be a round ahead");
-        assert_eq!(agreement.note(2, 0, "a".into()), Ok(Some("a".into())));
-        assert_eq!(agreement.agreed(), 1);
-        let text = agreement.note(2, 1, "c".into()).map_err(|error| error.to_string());
+    fn a_round_is_agreed_when_all_who_were_averaged_told_the_same() {
+        let mut agreement = Agreement::default();
+        assert_eq!(agreement.note(1, 0, 2, "a".into()), Ok(None));
+        assert_eq!(agreement.note(1, 1, 2, "b".into()), Ok(None), "a node may be a round ahead");
+        let agreed = Agreed { round: 0, contributors: 2, digest: "a".into() };
+        assert_eq!(agreement.note(2, 0, 2, "a".into()), Ok(Some(agreed)));
+        assert_eq!((agreement.agreed(), agreement.open()), (1, 1));
+        let text = agreement.note(2, 1, 2, "c".into()).map_err(|error| error.to_string());
         assert!(text.is_err_and(|text| text.starts_with("the nodes differ after round 1: node 1 has digest b, node 2 has c")));
+    }
+
+    #[test]
+    fn the_dead_are_not_waited_for_in_the_rounds_they_may_have_been_in() {
+        let mut agreement = Agreement::default();
+        agreement.note(2, 0, 3, "a".into()).unwrap();
+        agreement.dead(1);
+        assert!(agreement.note(3, 0, 3, "a".into()).unwrap().is_some());
+        assert!(agreement.note(2, 1, 3, "b".into()).unwrap().is_none());
+        assert!(agreement.note(3, 1, 3, "b".into()).unwrap().is_some(), "decided before it died");
+        assert!(agreement.note(2, 2, 2, "c".into()).unwrap().is_none());
+        assert!(agreement.note(3, 2, 2, "c".into()).unwrap().is_some());
+        agreement.note(2, 3, 3, "d".into()).unwrap();
+        assert!(agreement.note(3, 3, 3, "d".into()).unwrap().is_none(), "a node that joined is waited for");
+        assert!(agreement.note(4, 3, 3, "x".into()).is_err());
     }
 }

@@ -1,4 +1,5 @@
-//! `slowmo demo`: node processes on this machine train on the handwritten digits, before the user's eyes.
+//! `slowmo demo`: node processes on this machine train on the handwritten digits, before the user's eyes; one of them is killed
+//! on the way, and a new one joins.
 
 mod agreement;
 mod node;
@@ -6,13 +7,15 @@ mod report;
 mod view;
 
 use crate::console::Console;
-use agreement::Agreement;
+use agreement::{Agreed, Agreement};
 use anyhow::{Context, bail};
 use clap::Args;
+use nix::sys::signal::Signal;
 pub use node::{DEMO_NODE, DemoNode};
-use report::{NodeResult, Report};
+use report::{Fate, NodeResult, Report, Row};
 use serde::Deserialize;
-use slowmo_ops::processes::{Flow, GroupError, Line, NODES_MAX, Plan, Stream, catch_signals, supervise};
+use slowmo_ops::processes::{Group, Happening, Line, NODES_MAX, Plan, Stream, catch_signals, signals};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use view::View;
 
@@ -22,48 +25,53 @@ const TIME_MAX: Duration = Duration::from_secs(300);
 const TAU: &str = "12";
 /// SlowMo's momentum.
 const BETA: &str = "0.5";
+/// Runs shorter than this are over before a new node is up: nothing is killed, nobody joins.
+const STEPS_WITH_FAULTS_MIN: u64 = 480;
 
 /// Train on the handwritten digits with a few node processes, live.
 ///
 /// The nodes gossip (SGP) over encrypted QUIC on loopback; every 12 steps an outer round (SlowMo) makes their models
-/// bit-identical, which the demo checks.
+/// bit-identical, which the demo checks. After a quarter of the steps one node is killed with SIGKILL and a new one joins.
 #[derive(Debug, Args)]
 pub struct Demo {
     /// Node processes.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=NODES_MAX as i64))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..NODES_MAX as i64))]
     nodes: u16,
     /// Inner steps.
     #[arg(long, value_name = "K", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     steps: u64,
+    /// Kill nobody, add nobody; so it is with fewer than 480 steps too.
+    #[arg(long)]
+    calm: bool,
 }
 
 /// What a node tells, one JSON object a line.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum NodeEvent {
-    Step {
-        step: u64,
-        loss: f64,
-    },
-    Round {
-        round: u64,
-        step: u64,
-        digest: String,
-    },
+    Start { step: u64 },
+    Step { step: u64, loss: f64 },
+    Round { round: u64, step: u64, contributors: usize, digest: String },
     Done(NodeResult),
-    #[serde(other)]
-    Other,
 }
 
 /// The demo under way.
 struct Run {
     console: Console,
+    steps: u64,
+    /// Nodes that founded the cluster.
+    founded: usize,
     view: View,
+    group: Group,
     agreement: Agreement,
-    results: Vec<Option<NodeResult>>,
-    /// Rounds that each node closed.
-    rounds: Vec<u64>,
-    disagreement: Option<anyhow::Error>,
+    results: BTreeMap<usize, Row>,
+    /// Who is to be killed, until it is.
+    victim: Option<usize>,
+    /// The newcomer, from its launch on.
+    newcomer: Option<usize>,
+    killed_at: Option<Instant>,
+    /// From the kill until a round was decided without the victim.
+    recovery: Option<Duration>,
 }
 
 impl Demo {
@@ -75,21 +83,25 @@ impl Demo {
         ));
         catch_signals();
         let start = Instant::now();
+        let faults = !self.calm && self.steps >= STEPS_WITH_FAULTS_MIN;
         let mut run = Run {
             console,
+            steps: self.steps,
+            founded: nodes,
             view: View::new(console, nodes, self.steps),
-            agreement: Agreement::new(nodes),
-            results: vec![None; nodes],
-            rounds: vec![0; nodes],
-            disagreement: None,
+            group: Group::start(&self.plan()?)?,
+            agreement: Agreement::default(),
+            results: (1..=nodes).map(|node| (node, Row::new(node, Fate::Founded))).collect(),
+            // The leader, where the others are a quorum without it.
+            victim: [None, None, Some(2)].get(nodes).copied().unwrap_or(Some(1)).filter(|_| faults),
+            newcomer: None,
+            killed_at: None,
+            recovery: None,
         };
-        let ended = supervise(&self.plan()?, &mut |line| run.hear(line));
+        let ended = run.watch(start + TIME_MAX);
         run.view.close();
-        match (ended, run.disagreement.take()) {
-            (Err(GroupError::Stopped), Some(disagreement)) => return Err(disagreement),
-            (ended, _) => ended?,
-        }
-        let report = run.report(self.steps, start.elapsed())?;
+        ended?;
+        let report = run.report(start.elapsed());
         let Some(problem) = report.problem() else { return console.result(report.to_text(), &report) };
         console.say(report.to_text());
         bail!(problem)
@@ -104,42 +116,97 @@ impl Demo {
 }
 
 impl Run {
+    /// Until all nodes have ended.
+    fn watch(&mut self, until: Instant) -> anyhow::Result<()> {
+        while !self.group.is_over() {
+            for happening in self.group.happenings() {
+                match happening {
+                    Happening::Line(line) => self.hear(&line)?,
+                    Happening::Ended { node, status } => self.ended(node, status)?,
+                }
+            }
+            if let Some(signal) = signals::caught() {
+                bail!("ended by {signal}; all nodes were ended");
+            }
+            if Instant::now() >= until {
+                bail!("not done after {TIME_MAX:?}; all nodes were ended");
+            }
+        }
+        Ok(())
+    }
+
     /// Takes in one line of a node; anything but an event is shown as it is.
-    fn hear(&mut self, line: &Line) -> Flow {
+    fn hear(&mut self, line: &Line) -> anyhow::Result<()> {
         let event = if line.stream == Stream::Output { serde_json::from_str(&line.text).ok() } else { None };
+        let node = line.node;
         match event {
             None => self.view.above(|| self.console.node_line(line)),
-            Some(NodeEvent::Step { step, loss }) => self.view.step(line.node, step, loss),
-            Some(NodeEvent::Done(result)) => self.results[line.node - 1] = Some(result),
-            Some(NodeEvent::Round { round, step, digest }) => return self.round(line.node, round, step, digest),
-            Some(NodeEvent::Other) => {}
+            Some(NodeEvent::Start { step }) if self.newcomer == Some(node) => {
+                self.row(node).fate = Fate::Joined { step };
+                self.view.note(node, step, &format!("node {node} joined at step {step} with the cluster's model"));
+            }
+            Some(NodeEvent::Start { .. }) => {}
+            Some(NodeEvent::Step { step, loss }) => self.view.step(node, step, loss),
+            Some(NodeEvent::Done(result)) => self.row(node).result = Some(result),
+            Some(NodeEvent::Round { round, step, contributors, digest }) => self.round(node, round, step, contributors, digest)?,
         }
-        Flow::Continue
+        Ok(())
     }
 
-    fn round(&mut self, node: usize, round: u64, step: u64, digest: String) -> Flow {
-        self.rounds[node - 1] += 1;
-        self.view.round(node, self.rounds[node - 1]);
-        match self.agreement.note(node, round, digest) {
-            Ok(None) => Flow::Continue,
-            Ok(Some(digest)) => {
-                self.view.agreed(round, step, &digest);
-                Flow::Continue
-            }
-            Err(disagreement) => {
-                self.disagreement = Some(disagreement.into());
-                Flow::Stop
-            }
+    fn row(&mut self, node: usize) -> &mut Row {
+        self.results.entry(node).or_insert_with(|| Row::new(node, Fate::TooLate))
+    }
+
+    fn round(&mut self, node: usize, round: u64, step: u64, contributors: usize, digest: String) -> anyhow::Result<()> {
+        self.row(node).rounds += 1;
+        let rounds = self.row(node).rounds;
+        self.view.round(node, rounds);
+        let agreed = self.agreement.note(node, round, contributors, digest)?;
+        if let Some(Agreed { round, contributors, digest }) = agreed {
+            self.view.agreed(round, step, &digest, contributors);
+        }
+        // A newcomer contributes to a later round at the earliest than the first without the victim.
+        if let Some(killed_at) = self.killed_at.filter(|_| self.recovery.is_none() && contributors < self.founded) {
+            self.recovery = Some(killed_at.elapsed());
+        }
+        match self.victim.filter(|_| step >= self.steps / 4) {
+            Some(victim) => self.kill(victim, step),
+            None => Ok(()),
         }
     }
 
-    fn report(self, steps: u64, elapsed: Duration) -> anyhow::Result<Report> {
-        let with_rounds = |(index, (result, rounds)): (usize, (Option<NodeResult>, u64))| {
-            let mut result = result.with_context(|| format!("node {} ended without its results", index + 1))?;
-            result.rounds = rounds;
-            Ok(result)
-        };
-        let nodes: anyhow::Result<Vec<_>> = self.results.into_iter().zip(self.rounds).enumerate().map(with_rounds).collect();
-        Ok(Report::new(nodes?, steps, self.agreement.agreed(), elapsed.as_secs_f64()))
+    /// Kills a node, and starts another one under an id of its own.
+    fn kill(&mut self, victim: usize, step: u64) -> anyhow::Result<()> {
+        self.victim = None;
+        self.killed_at = Some(Instant::now());
+        self.group.signal(victim, Signal::SIGKILL);
+        self.agreement.dead(victim);
+        self.row(victim).fate = Fate::Killed { step };
+        self.view.note(victim, step, &format!("node {victim} was killed (SIGKILL)"));
+        let newcomer = self.results.keys().next_back().map_or(1, |node| node + 1);
+        self.row(newcomer);
+        self.newcomer = Some(newcomer);
+        self.view.add(newcomer);
+        Ok(self.group.join(newcomer)?)
+    }
+
+    fn ended(&mut self, node: usize, status: std::process::ExitStatus) -> anyhow::Result<()> {
+        let row = self.row(node).clone();
+        let (dismissed, done) = (matches!(row.fate, Fate::Killed { .. } | Fate::TooLate), row.result.is_some());
+        let well = status.success() && done;
+        if !dismissed && !well {
+            bail!("node {node} ended ({status}); its last lines:\n    {}", self.group.last_lines(node).join("\n    "));
+        }
+        // Who would join a cluster that has ended waits in vain.
+        let late = self.newcomer.filter(|newcomer| self.group.running_nodes() == [*newcomer]);
+        if let Some(newcomer) = late.filter(|newcomer| self.row(*newcomer).fate == Fate::TooLate) {
+            self.group.signal(newcomer, Signal::SIGTERM);
+        }
+        Ok(())
+    }
+
+    fn report(self, elapsed: Duration) -> Report {
+        let (agreed, open) = (self.agreement.agreed(), self.agreement.open());
+        Report::new(self.results.into_values().collect(), self.steps, agreed, open, self.recovery, elapsed)
     }
 }

@@ -2,9 +2,13 @@
 
 use crate::console::table;
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
 
 /// Test accuracy that every node must reach, 0–1.
 const ACCURACY_MIN: f64 = 0.95;
+/// Digits of a digest that are shown.
+const DIGEST_DIGITS: usize = 16;
 
 /// How one node ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -14,9 +18,6 @@ pub struct NodeResult {
     test_accuracy: f64,
     /// Mean cross-entropy on the training images, in nats.
     train_loss: f64,
-    /// Outer rounds it closed; counted by the parent.
-    #[serde(default)]
-    pub rounds: u64,
     /// UDP payload bytes it sent.
     sent_bytes: u64,
     /// Seconds it trained.
@@ -25,54 +26,139 @@ pub struct NodeResult {
     digest: String,
 }
 
+/// What became of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "fate", rename_all = "snake_case")]
+pub enum Fate {
+    /// It was there from the founding to the end.
+    Founded,
+    /// It was killed.
+    Killed {
+        /// Inner steps completed then.
+        step: u64,
+    },
+    /// It joined the running cluster.
+    Joined {
+        /// Inner steps completed then.
+        step: u64,
+    },
+    /// The cluster had ended before it was up.
+    TooLate,
+}
+
+/// One node.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    node: usize,
+    /// What became of it.
+    #[serde(flatten)]
+    pub fate: Fate,
+    /// Outer rounds it closed; counted by the parent.
+    pub rounds: u64,
+    /// What it told at its end.
+    pub result: Option<NodeResult>,
+}
+
 /// What `demo` reports.
 #[derive(Debug, Serialize)]
 pub struct Report {
     command: &'static str,
     succeeded: bool,
     steps: u64,
-    /// Outer rounds after which all nodes held the same bits.
+    /// Outer rounds after which all nodes that were averaged held the same bits.
     rounds_bit_identical: u64,
+    /// Rounds that some who were averaged did not tell.
+    rounds_open: usize,
+    /// From the kill until a round was decided without the victim, in seconds.
+    recovery_s: Option<f64>,
     elapsed_s: f64,
     test_accuracy_min: f64,
-    nodes: Vec<NodeResult>,
+    nodes: Vec<Row>,
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Founded => f.write_str("founded"),
+            Self::Killed { step } => write!(f, "killed at step {step}"),
+            Self::Joined { step } => write!(f, "joined at step {step}"),
+            Self::TooLate => f.write_str("too late to join"),
+        }
+    }
+}
+
+impl Row {
+    /// A node of which nothing is known yet.
+    pub fn new(node: usize, fate: Fate) -> Self {
+        Self { node, fate, rounds: 0, result: None }
+    }
+
+    fn to_cells(&self) -> [String; 7] {
+        let of = |text: fn(&NodeResult) -> String| self.result.as_ref().map_or_else(|| "–".to_owned(), text);
+        [
+            self.node.to_string(),
+            self.fate.to_string(),
+            of(|result| format!("{:.1} %", result.test_accuracy * 100.0)),
+            of(|result| format!("{:.4}", result.train_loss)),
+            self.rounds.to_string(),
+            of(|result| format!("{:.1} MB", result.sent_bytes as f64 / 1e6)),
+            of(|result| result.digest.get(..DIGEST_DIGITS).unwrap_or(&result.digest).to_owned()),
+        ]
+    }
 }
 
 impl Report {
     /// Of `nodes` in ascending id after `steps` steps.
-    pub fn new(nodes: Vec<NodeResult>, steps: u64, rounds_bit_identical: u64, elapsed_s: f64) -> Self {
-        let test_accuracy_min = nodes.iter().map(|node| node.test_accuracy).fold(1.0, f64::min);
-        let mut report = Self { command: "demo", succeeded: true, steps, rounds_bit_identical, elapsed_s, test_accuracy_min, nodes };
+    pub fn new(nodes: Vec<Row>, steps: u64, agreed: u64, open: usize, recovery: Option<Duration>, elapsed: Duration) -> Self {
+        let accuracies = nodes.iter().filter_map(|row| row.result.as_ref()).map(|result| result.test_accuracy);
+        let mut report = Self {
+            command: "demo",
+            succeeded: true,
+            steps,
+            rounds_bit_identical: agreed,
+            rounds_open: open,
+            recovery_s: recovery.map(|recovery| recovery.as_secs_f64()),
+            elapsed_s: elapsed.as_secs_f64(),
+            test_accuracy_min: accuracies.fold(1.0, f64::min),
+            nodes,
+        };
         report.succeeded = report.problem().is_none();
         report
     }
 
     /// What is not as it should be.
     pub fn problem(&self) -> Option<String> {
-        if let Some(node) = self.nodes.iter().find(|node| node.rounds != self.rounds_bit_identical) {
-            let agreed = self.rounds_bit_identical;
-            return Some(format!("node {} closed {} rounds, but all nodes agreed after {agreed} only", node.node, node.rounds));
+        if let Some(late) = self.nodes.iter().find(|row| row.fate == Fate::TooLate) {
+            return Some(format!("node {} came too late to join; more --steps leave it more time", late.node));
         }
-        let poor = self.nodes.iter().find(|node| node.test_accuracy < ACCURACY_MIN)?;
+        let (agreed, open) = (self.rounds_bit_identical, self.rounds_open);
+        if let Some(row) = self.nodes.iter().find(|row| row.fate == Fate::Founded && row.rounds != agreed) {
+            return Some(format!("node {} closed {} rounds, but all nodes agreed after {agreed} only", row.node, row.rounds));
+        }
+        if open > 0 {
+            return Some(format!("{open} rounds were not told by all nodes that were averaged in them"));
+        }
+        let results = || self.nodes.iter().filter_map(|row| row.result.as_ref());
+        let first = results().next()?;
+        if let Some(other) = results().find(|result| result.digest != first.digest) {
+            return Some(format!("nodes {} and {} ended with different models", first.node, other.node));
+        }
+        let poor = results().find(|result| result.test_accuracy < ACCURACY_MIN)?;
         let (node, percent, wanted) = (poor.node, poor.test_accuracy * 100.0, ACCURACY_MIN * 100.0);
         Some(format!("node {node} reached a test accuracy of {percent:.1} %, below {wanted:.0} %; more --steps may help, 600 suffice"))
     }
 
     /// For people.
     pub fn to_text(&self) -> String {
-        let row = |node: &NodeResult| {
-            [
-                node.node.to_string(),
-                format!("{:.1} %", node.test_accuracy * 100.0),
-                format!("{:.4}", node.train_loss),
-                node.rounds.to_string(),
-                format!("{:.1} MB", node.sent_bytes as f64 / 1e6),
-                node.digest.get(..16).unwrap_or(&node.digest).to_owned(),
-            ]
-        };
-        let rows = table(["node", "test accuracy", "training loss", "outer rounds", "sent", "digest"], self.nodes.iter().map(row));
+        let rows = self.nodes.iter().map(Row::to_cells);
+        let rows = table(["node", "fate", "test accuracy", "training loss", "outer rounds", "sent", "digest"], rows);
         let rounds = self.rounds_bit_identical;
-        format!("{rows}\n{} steps in {:.1} s; all nodes bit-identical after each of {rounds} outer rounds", self.steps, self.elapsed_s)
+        let mut text =
+            format!("{rows}\n{} steps in {:.1} s; all nodes bit-identical after each of {rounds} outer rounds", self.steps, self.elapsed_s);
+        if let Some(recovery) = self.recovery_s {
+            text.push_str(&format!("; the first round after the kill was decided within {:.0} ms", recovery * 1e3));
+        }
+        text
     }
 }
 
@@ -80,16 +166,33 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn node(node: u64, test_accuracy: f64, rounds: u64) -> NodeResult {
-        NodeResult { node, test_accuracy, train_loss: 0.1, rounds, sent_bytes: 1, elapsed_s: 1.0, digest: "ab".into() }
+    fn row(node: usize, test_accuracy: f64, rounds: u64) -> Row {
+        let result = NodeResult { node: node as u64, test_accuracy, train_loss: 0.1, sent_bytes: 1, elapsed_s: 1.0, digest: "ab".into() };
+        Row { node, fate: Fate::Founded, rounds, result: Some(result) }
+    }
+
+    fn problem(nodes: Vec<Row>) -> Option<String> {
+        Report::new(nodes, 60, 5, 0, None, Duration::from_secs(1)).problem()
     }
 
     #[test]
     fn problems_are_named() {
-        assert_eq!(Report::new(vec![node(1, 0.96, 5), node(2, 0.95, 5)], 60, 5, 1.0).problem(), None);
-        let poor = Report::new(vec![node(1, 0.96, 5), node(2, 0.94, 5)], 60, 5, 1.0).problem();
+        assert_eq!(problem(vec![row(1, 0.96, 5), row(2, 0.95, 5)]), None);
+        let poor = problem(vec![row(1, 0.96, 5), row(2, 0.94, 5)]);
         assert!(poor.is_some_and(|text| text.starts_with("node 2 reached a test accuracy of 94.0 %")));
-        let behind = Report::new(vec![node(1, 0.96, 5), node(2, 0.96, 4)], 60, 4, 1.0).problem();
-        assert!(behind.is_some_and(|text| text.starts_with("node 1 closed 5 rounds")));
+        let behind = problem(vec![row(1, 0.96, 5), row(2, 0.96, 4)]);
+        assert!(behind.is_some_and(|text| text.starts_with("node 2 closed 4 rounds")));
+        let late = problem(vec![row(1, 0.96, 5), Row::new(2, Fate::TooLate)]);
+        assert!(late.is_some_and(|text| text.starts_with("node 2 came too late")));
+    }
+
+    #[test]
+    fn the_dead_and_the_newcomers_need_not_have_closed_every_round() {
+        let (mut killed, mut joined) = (Row::new(2, Fate::Killed { step: 9 }), row(3, 0.96, 2));
+        (killed.rounds, joined.fate) = (2, Fate::Joined { step: 12 });
+        assert_eq!(problem(vec![row(1, 0.96, 5), killed, joined]), None);
+        let (mut other, first) = (row(2, 0.96, 5), row(1, 0.96, 5));
+        other.result.iter_mut().for_each(|result| result.digest = "cd".into());
+        assert_eq!(problem(vec![first, other]).as_deref(), Some("nodes 1 and 2 ended with different models"));
     }
 }

@@ -28,6 +28,8 @@ pub struct View {
 
 struct Bars {
     all: MultiProgress,
+    steps: u64,
+    style: ProgressStyle,
     of_node: Vec<ProgressBar>,
     footer: ProgressBar,
 }
@@ -46,16 +48,32 @@ impl View {
         self.draw(node);
     }
 
+    /// One more node, from the next higher id.
+    pub fn add(&mut self, node: usize) {
+        self.nodes.resize(node, Progress::default());
+        if let Some(bars) = &mut self.bars {
+            bars.add(node);
+        }
+    }
+
+    /// Something happened to a node at a step of the training.
+    pub fn note(&mut self, node: usize, step: u64, what: &str) {
+        match self.bars.as_ref().and_then(|bars| bars.of_node.get(node - 1)) {
+            Some(bar) => bar.set_message(what.to_owned()),
+            None => self.console.say(format!("step {step:>5}  {what}")),
+        }
+    }
+
     /// A node closed its so many-th round.
     pub fn round(&mut self, node: usize, rounds: u64) {
         self.nodes[node - 1].rounds = rounds;
         self.draw(node);
     }
 
-    /// All nodes told the same digest.
-    pub fn agreed(&mut self, round: u64, step: u64, digest: &str) {
+    /// All nodes that were averaged told the same digest.
+    pub fn agreed(&mut self, round: u64, step: u64, digest: &str, nodes: usize) {
         self.agreed += 1;
-        let (digest, nodes) = (digest.get(..DIGEST_DIGITS).unwrap_or(digest), self.nodes.len());
+        let digest = digest.get(..DIGEST_DIGITS).unwrap_or(digest);
         if let Some(bars) = &self.bars {
             bars.footer.set_message(format!("outer round {round}: digest {digest}, bit-identical on all {nodes} nodes"));
         } else if self.agreed.is_multiple_of(ROUNDS_PER_LINE) {
@@ -99,15 +117,17 @@ impl Bars {
         // A template that does not parse would fall back to indicatif's own bar.
         let style = ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━━─");
         let plain = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = |node: usize| {
-            let bar = all.add(ProgressBar::new(steps).with_style(style.clone()));
-            bar.set_prefix(format!("node {node:>2}"));
-            bar.set_message("meets the others");
-            bar
-        };
-        let of_node = (1..=nodes).map(bar).collect();
         let footer = all.add(ProgressBar::new(1).with_style(plain));
         footer.set_message("no outer round yet");
-        Self { all, of_node, footer }
+        let mut bars = Self { all, steps, style, of_node: Vec::new(), footer };
+        (1..=nodes).for_each(|node| bars.add(node));
+        bars
+    }
+
+    fn add(&mut self, node: usize) {
+        let bar = self.all.insert_before(&self.footer, ProgressBar::new(self.steps).with_style(self.style.clone()));
+        bar.set_prefix(format!("node {node:>2}"));
+        bar.set_message("meets the others");
+        self.of_node.push(bar);
     }
 }

@@ -316,10 +316,11 @@ impl Coordinator {
         }
         let watched = |id: &NodeId| stays(id) || self.joiners.contains_key(id);
         self.dead.retain(|(id, _)| watched(id));
+        let members = self.history.as_ref().map(|history| history.view.members().into()).unwrap_or_default();
         let next = History::after(outcome.clone(), place);
         self.current = (!drained).then(|| Current::new(me, &next.view));
         self.history = (!drained).then_some(next);
-        out.push(Effect::Apply { attempt, outcome, drained });
+        out.push(Effect::Apply { attempt, outcome, members, drained });
         self.replay(now, out);
     }
 
@@ -360,9 +361,10 @@ impl Coordinator {
         self.lead_again(node, out);
     }
 
-    /// Tells why no round can be decided, when that changes.
+    /// Tells why no round can be decided, when that changes. Where nobody contributed, nobody waits.
     pub(super) fn tell_waiting(&mut self, out: &mut Outbox<Effect>) {
-        let waiting = if self.alive_are_enough() { None } else { self.describe_waiting() };
+        let begun = self.current.as_ref().is_some_and(|current| current.begun.is_some());
+        let waiting = if !begun || self.alive_are_enough() { None } else { self.describe_waiting() };
         if waiting != self.waiting {
             self.waiting.clone_from(&waiting);
             out.push(Effect::Waiting(waiting));

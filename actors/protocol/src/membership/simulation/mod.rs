@@ -359,9 +359,11 @@ fn storm(seed: u64, survivors: bool) {
     for _ in 0..8 {
         let living: Vec<usize> = (0..world.processes.len()).filter(|index| world.processes[*index].alive).collect();
         let one = living[world.random.below(living.len() as u64) as usize];
+        // Where no member is left nobody holds the model.
+        let spare = living.iter().filter(|index| world.processes[**index].coordinator.is_some()).count() > 2;
         match world.random.below(6) {
-            0 if living.len() > 2 => world.end(one, false),
-            1 if living.len() > 2 => world.feed(one, In::Drain),
+            0 if spare => world.end(one, false),
+            1 if spare => world.feed(one, In::Drain),
             2 => {
                 let id = world.random.below(8) + 1;
                 if living.iter().all(|index| world.processes[*index].id != NodeId(id)) {
@@ -372,7 +374,7 @@ fn storm(seed: u64, survivors: bool) {
                 let id = world.processes[one].id.0;
                 world.cut(&[id]);
             }
-            4 => {
+            4 if spare => {
                 let id = world.processes[one].id.0;
                 world.end(one, false);
                 start_all(&mut world, &[id]);

@@ -1,0 +1,113 @@
+//! Exchanges that run through, that are overtaken by a round, and that fail.
+#![allow(clippy::panic)]
+
+use super::*;
+use crate::ident::Lineage;
+use crate::view::tests::view;
+
+fn request(step: u64, exchange: Exchange, whole_slow_step: bool) -> Request {
+    let task = Task::Due(Due { exchange, whole_slow_step });
+    Request { step: Step(step), task, gamma: 0.1, elements: 23 }
+}
+
+fn feed(machine: &mut Aggregator, event: In) -> Vec<Effect> {
+    let mut out = Outbox::default();
+    machine.handle(event, Instant(0), &mut out);
+    out.take()
+}
+
+fn gossiped(step: u64) -> In {
+    In::GossipDone { step: Step(step), weight: 0.5, contributors: 2 }
+}
+
+fn outcome(round: Round, terms: Terms) -> Outcome {
+    let view = view(&[1, 2]);
+    Outcome {
+        round,
+        terms,
+        contributors: view.ids().collect(),
+        view,
+        lineage: Lineage(1),
+        absent: Vec::new(),
+        momentum_lost: 0,
+        samples: None,
+    }
+}
+
+fn decided(round: u64, kind: RoundKind, step: u64) -> In {
+    let terms = Terms { kind, step: Step(step), gamma: 0.1, elements: 23 };
+    In::RoundDecided { outcome: Arc::new(outcome(Round(round), terms)), drained: false }
+}
+
+#[test]
+fn a_round_that_overtakes_a_gossip_is_what_the_workers_get() {
+    let mut machine = Aggregator::new(1, Span(9));
+    feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Gossip, false) });
+    let released = feed(&mut machine, decided(3, RoundKind::Slow, 7));
+    let [Effect::Release { values: Values::Decided, weight, next_step: Step(8), .. }] = released[..] else { panic!("{released:?}") };
+    assert_eq!((weight, machine.round()), (1.0, Round(4)));
+    feed(&mut machine, In::Arrive { worker: 0, request: request(8, Exchange::Gossip, false) });
+    assert_eq!(feed(&mut machine, gossiped(4)), [], "of the gossip that was overtaken");
+    let released = feed(&mut machine, gossiped(8));
+    assert!(matches!(released[..], [Effect::Release { values: Values::Gossiped, outcome: None, .. }]), "{released:?}");
+}
+
+#[test]
+fn a_round_decided_while_nobody_waits_comes_first() {
+    let mut machine = Aggregator::new(1, Span(9));
+    feed(&mut machine, decided(3, RoundKind::Slow, 7));
+    let released = feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Gossip, false) });
+    assert!(matches!(released[..], [Effect::Release { values: Values::Decided, next_step: Step(8), .. }]), "{released:?}");
+}
+
+#[test]
+fn a_whole_step_that_a_round_overtakes_is_not_handed_out() {
+    let mut machine = Aggregator::new(1, Span(9));
+    feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Nothing, true) });
+    assert_eq!(feed(&mut machine, decided(3, RoundKind::Average, 7)), [], "the step is let finish");
+    let released = feed(&mut machine, In::WholeStepDone);
+    assert!(matches!(released[..], [Effect::Release { values: Values::Decided, next_step: Step(8), .. }]), "{released:?}");
+}
+
+#[test]
+fn starts_when_all_workers_arrived_and_releases_when_done() {
+    let mut machine = Aggregator::new(2, Span(9));
+    let gossip = request(4, Exchange::Gossip, true);
+    assert_eq!(feed(&mut machine, In::Arrive { worker: 1, request: gossip }), []);
+    let started = feed(&mut machine, In::Arrive { worker: 0, request: gossip });
+    assert_eq!(started, [Effect::Gossip { step: Step(4), round: Round(0), weight: 1.0 }]);
+    assert_eq!(feed(&mut machine, gossiped(3)), [], "of another step");
+    assert_eq!(feed(&mut machine, gossiped(4)), [Effect::WholeStep { values: Values::Gossiped, gamma: 0.1 }]);
+    let released = feed(&mut machine, In::WholeStepDone);
+    let next_step = Step(5);
+    let expected = Effect::Release { values: Values::Stepped, weight: 0.5, outcome: None, contributors: 2, next_step, drained: false };
+    assert_eq!(released, [expected]);
+}
+
+#[test]
+fn workers_that_do_not_come_are_named() {
+    let mut machine = Aggregator::new(3, Span(5));
+    feed(&mut machine, In::Arrive { worker: 1, request: request(0, Exchange::Average, false) });
+    assert_eq!(machine.next_deadline(), Some(Instant(5)));
+    let mut out = Outbox::default();
+    machine.handle(In::Tick, Instant(5), &mut out);
+    assert_eq!(out.take(), [Effect::Missing { workers: vec![0, 2], waited: Span(5) }]);
+    assert_eq!(machine.next_deadline(), None);
+}
+
+#[test]
+fn an_exchange_starts_once_whoever_arrives_again() {
+    let mut machine = Aggregator::new(1, Span(9));
+    let gossip = request(4, Exchange::Gossip, false);
+    assert_eq!(feed(&mut machine, In::Arrive { worker: 7, request: gossip }), [], "there is no such worker");
+    assert_eq!(feed(&mut machine, In::Arrive { worker: 0, request: gossip }).len(), 1);
+    assert_eq!(feed(&mut machine, In::Arrive { worker: 0, request: gossip }), []);
+}
+
+#[test]
+fn workers_that_ask_for_different_things_are_told() {
+    let mut machine = Aggregator::new(2, Span(9));
+    feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Gossip, false) });
+    let effects = feed(&mut machine, In::Arrive { worker: 1, request: request(5, Exchange::Gossip, false) });
+    assert!(matches!(effects[..], [Effect::Disagree { worker: 1, .. }]));
+}

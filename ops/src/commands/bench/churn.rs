@@ -1,0 +1,213 @@
+//! A cluster of bench processes whose nodes come and go: what each of them told, and whether they agree.
+
+use super::churn_node::{CHURN_NODE, NodeEvent};
+use crate::console::Console;
+use anyhow::{Context, bail, ensure};
+use nix::sys::signal::Signal;
+use slowmo::admin::{self, Report};
+use slowmo_ops::jobs;
+use slowmo_ops::processes::{Group, Happening, Plan, Stream, signals};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// Decided rounds remembered, to compare what nodes say of them.
+const ROUNDS_KEPT: usize = 4096;
+/// Decided rounds remembered of each node.
+const TIMES_KEPT: usize = 512;
+
+/// The cluster.
+pub struct Cluster {
+    console: Console,
+    group: Group,
+    nodes: BTreeMap<usize, Node>,
+    rounds: BTreeMap<u64, Decided>,
+    decided: u64,
+    /// Nodes that were killed or drained, so that their end is no failure.
+    dismissed: BTreeSet<usize>,
+    /// Nodes that ended with exit code 0.
+    well: BTreeSet<usize>,
+}
+
+/// What one node told since it started last.
+#[derive(Clone, Debug, Default)]
+pub struct Node {
+    /// Its process began.
+    pub up_us: Option<u64>,
+    /// It had the parameters: when, the next round, bytes received until then.
+    pub ready: Option<(u64, u64, u64)>,
+    /// It entered its last round.
+    pub entered_us: u64,
+    /// The rounds it closed, ascending; the last [`TIMES_KEPT`] of them.
+    pub closed: Vec<Closed>,
+}
+
+/// A round as one node closed it.
+#[derive(Clone, Copy, Debug)]
+pub struct Closed {
+    /// Which.
+    pub round: u64,
+    /// When the training thread had the result, in microseconds since 1970.
+    pub at_us: u64,
+    /// When it had asked for it.
+    pub entered_us: u64,
+    /// Nodes that were averaged.
+    pub contributors: usize,
+    /// Members of the view after it.
+    pub members: usize,
+    /// It got the result without having contributed.
+    pub caught_up: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Decided {
+    contributors: usize,
+    digest: String,
+}
+
+impl Cluster {
+    /// Founds a cluster of `nodes` nodes with a model of `parameters` values.
+    pub fn found(
+        console: Console,
+        nodes: usize,
+        parameters: usize,
+        compute_ms: u64,
+        settings: &[(&str, &str)],
+        time_max: Duration,
+    ) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let plan = settings.iter().fold(Plan::new(program, nodes), |plan, (name, value)| plan.variable(name, value));
+        let arguments = [("--parameters", parameters as u64), ("--compute-ms", compute_ms)];
+        let arguments = arguments.into_iter().flat_map(|(name, value)| [name.to_owned(), value.to_string()]);
+        let plan = plan.arguments([CHURN_NODE]).arguments(arguments).isolated(time_max);
+        let group = Group::start(&plan)?;
+        let nodes = group.running_nodes().into_iter().map(|node| (node, Node::default())).collect();
+        Ok(Self { console, group, nodes, rounds: BTreeMap::new(), decided: 0, dismissed: BTreeSet::new(), well: BTreeSet::new() })
+    }
+
+    /// Ids of the nodes whose processes run, ascending.
+    pub fn running(&self) -> Vec<usize> {
+        self.group.running_nodes()
+    }
+
+    /// Whether the node ended with exit code 0.
+    pub fn ended_well(&self, node: usize) -> bool {
+        self.well.contains(&node)
+    }
+
+    /// What a node told since it started last.
+    pub fn node(&self, node: usize) -> &Node {
+        static NOTHING: Node = Node { up_us: None, ready: None, entered_us: 0, closed: Vec::new() };
+        self.nodes.get(&node).unwrap_or(&NOTHING)
+    }
+
+    /// Rounds that were decided.
+    pub fn decided(&self) -> u64 {
+        self.decided
+    }
+
+    /// Signals a node; one that dies of it has not failed.
+    pub fn signal(&mut self, node: usize, signal: Signal) -> anyhow::Result<()> {
+        if matches!(signal, Signal::SIGKILL | Signal::SIGTERM) {
+            self.dismissed.insert(node);
+        }
+        ensure!(self.group.signal(node, signal), "node {node} does not run");
+        Ok(())
+    }
+
+    /// Starts a node that joins.
+    pub fn join(&mut self, node: usize) -> anyhow::Result<()> {
+        self.nodes.insert(node, Node::default());
+        self.dismissed.remove(&node);
+        self.well.remove(&node);
+        Ok(self.group.join(node)?)
+    }
+
+    /// Listens until `enough`.
+    pub fn wait(&mut self, what: &str, max: Duration, mut enough: impl FnMut(&Self) -> bool) -> anyhow::Result<()> {
+        let until = Instant::now() + max;
+        while !enough(self) {
+            if let Some(signal) = signals::caught() {
+                bail!("ended by {signal}");
+            }
+            ensure!(Instant::now() < until, "{what}: not within {max:?}; {}", self.describe());
+            self.listen()?;
+        }
+        Ok(())
+    }
+
+    /// What the nodes' admin endpoints say.
+    pub fn reports(&self) -> Vec<Report> {
+        let ask = |node: usize| match jobs::ask(node, &self.group.admin_socket(node), admin::Request::Status) {
+            Ok(admin::Answer::Status(report)) => Some(*report),
+            _ => None,
+        };
+        self.running().into_iter().filter_map(ask).collect()
+    }
+
+    fn describe(&self) -> String {
+        let of = |(node, told): (&usize, &Node)| match told.closed.last() {
+            Some(last) => format!("node {node} closed round {} with {} contributors", last.round, last.contributors),
+            None => format!("node {node} closed no round"),
+        };
+        let waits = self.reports().into_iter().find_map(|report| report.waiting_for).unwrap_or_default();
+        format!("{} {waits}", self.nodes.iter().map(of).collect::<Vec<_>>().join(", "))
+    }
+
+    fn listen(&mut self) -> anyhow::Result<()> {
+        for happening in self.group.happenings() {
+            match happening {
+                Happening::Line(line) => match serde_json::from_str(&line.text) {
+                    Ok(event) if line.stream == Stream::Output => self.note(line.node, event)?,
+                    _ => self.console.node_line(&line),
+                },
+                Happening::Ended { node, status } if !self.dismissed.contains(&node) => {
+                    bail!("node {node} ended ({status}): {}", self.group.last_lines(node).join("\n    "));
+                }
+                Happening::Ended { node, status } => _ = status.success() && self.well.insert(node),
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, node: usize, event: NodeEvent) -> anyhow::Result<()> {
+        let told = self.nodes.entry(node).or_default();
+        match event {
+            NodeEvent::Up { at_us } => told.up_us = Some(at_us),
+            NodeEvent::Ready { at_us, round, received_bytes } => told.ready = Some((at_us, round, received_bytes)),
+            NodeEvent::Enter { at_us } => told.entered_us = at_us,
+            NodeEvent::Round { at_us, round, contributors, members, caught_up, digest } => {
+                if told.closed.len() == TIMES_KEPT {
+                    told.closed.remove(0);
+                }
+                told.closed.push(Closed { round, at_us, entered_us: told.entered_us, contributors, members, caught_up });
+                self.agree(node, round, Decided { contributors, digest })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One outcome a round: all nodes must tell the same of it.
+    fn agree(&mut self, node: usize, round: u64, decided: Decided) -> anyhow::Result<()> {
+        let first = !self.rounds.contains_key(&round);
+        let known = self.rounds.entry(round).or_insert_with(|| decided.clone());
+        ensure!(*known == decided, "round {round} was decided twice: node {node} has {decided:?}, another {known:?}");
+        self.decided += u64::from(first);
+        if self.rounds.len() > ROUNDS_KEPT {
+            self.rounds.pop_first();
+        }
+        Ok(())
+    }
+}
+
+impl Node {
+    /// The first round that it closed after `at_us` and that `counts`.
+    pub fn closed_after(&self, at_us: u64, counts: impl Fn(&Closed) -> bool) -> Option<&Closed> {
+        self.closed.iter().find(|closed| closed.at_us > at_us && counts(closed))
+    }
+
+    /// Times between neighbouring rounds that it closed, in microseconds; of those that ended within the span.
+    pub fn gaps(&self, from_us: u64, to_us: u64) -> impl Iterator<Item = u64> {
+        let pairs = self.closed.windows(2).filter(move |pair| (from_us..=to_us).contains(&pair[1].at_us));
+        pairs.map(|pair| pair[1].at_us - pair[0].at_us)
+    }
+}

@@ -1,0 +1,190 @@
+//! `slowmo bench join`: nodes join a running cluster and leave it again; what a joiner receives, and what the others notice.
+
+use super::churn::{Closed, Cluster};
+use super::churn_node::now_us;
+use super::run::ratio;
+use super::sizes::{REPLICAS, Sizes};
+use crate::console::{Console, table};
+use anyhow::{Context, ensure};
+use clap::Args;
+use nix::sys::signal::Signal;
+use serde::Serialize;
+use slowmo_ops::limits::median;
+use slowmo_ops::processes::catch_signals;
+use std::time::Duration;
+
+/// An outer round after every step.
+const SETTINGS: [(&str, &str); 3] = [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", "1"), ("SLOWMO_BETA", "0.5")];
+/// How long the whole measurement may take.
+const TIME_MAX: Duration = Duration::from_secs(3600);
+/// How long the cluster may take to do what is waited for.
+const WAIT_MAX: Duration = Duration::from_secs(180);
+/// Ordinary rounds before each join, of which the median is taken.
+const QUIET_ROUNDS: usize = 5;
+
+/// Nodes that join.
+#[derive(Debug, Args)]
+pub struct JoinBench {
+    #[command(flatten)]
+    sizes: Sizes,
+    /// How many nodes join, one after the other; each leaves again before the next.
+    #[arg(long, value_name = "J", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    joins: u32,
+    /// Pretended computation before each step, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    compute_ms: u64,
+}
+
+/// One join. Times in milliseconds.
+#[derive(Clone, Debug, Serialize)]
+struct Join {
+    /// UDP payload bytes that the joiner received until it had the model.
+    received_bytes: u64,
+    /// That through the model and the shares of the momentum that it holds from then on.
+    received_vs_needed: f64,
+    /// From the start of the joiner's program until it had the model.
+    ready_ms: f64,
+    /// Ordinary time that the others spent in a round.
+    ordinary_round_ms: f64,
+    /// Time that the others spent in the round that the joiner received; the slowest.
+    join_round_ms: f64,
+    /// How much longer than an ordinary one.
+    grew_ms: f64,
+    /// How much longer the bytes that the joiner received take at the rate of an ordinary round.
+    joiner_bytes_ms: f64,
+    /// Rounds between that the others did not close or were passed over in.
+    rounds_missed: u64,
+    /// From SIGTERM until the node had handed over and ended well.
+    drain_ms: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    command: &'static str,
+    #[serde(flatten)]
+    sizes: Sizes,
+    compute_ms: u64,
+    /// Model, and shares of the momentum, that a joiner needs.
+    needed_bytes: f64,
+    received_vs_needed_max: f64,
+    grew_ms: f64,
+    joiner_bytes_ms: f64,
+    rounds_missed: u64,
+    momentum_lost: u64,
+    joins: Vec<Join>,
+}
+
+impl JoinBench {
+    /// Measures and reports.
+    pub fn run(self, console: Console) -> anyhow::Result<()> {
+        self.sizes.check()?;
+        catch_signals();
+        let Self { sizes, joins, compute_ms } = self;
+        console.progress(format!("{} nodes, {} MiB, {joins} joins", sizes.nodes, sizes.mib));
+        let mut cluster = Cluster::found(console, sizes.nodes.into(), sizes.parameters(), compute_ms, &SETTINGS, TIME_MAX)?;
+        let measured = (1..=joins).map(|number| {
+            let join = join(&mut cluster, &sizes).with_context(|| format!("join {number}"))?;
+            console.progress(format!("{number}/{joins}: ready after {:.0} ms, drained within {:.0} ms", join.ready_ms, join.drain_ms));
+            Ok(join)
+        });
+        let measured = measured.collect::<anyhow::Result<Vec<_>>>()?;
+        let middle = |value: fn(&Join) -> f64| median(&mut measured.iter().map(value).collect::<Vec<_>>());
+        let report = Report {
+            command: "bench join",
+            compute_ms,
+            needed_bytes: needed_bytes(&sizes),
+            received_vs_needed_max: measured.iter().map(|join| join.received_vs_needed).fold(0.0, f64::max),
+            grew_ms: middle(|join| join.grew_ms),
+            joiner_bytes_ms: middle(|join| join.joiner_bytes_ms),
+            rounds_missed: measured.iter().map(|join| join.rounds_missed).sum(),
+            momentum_lost: cluster.reports().iter().map(|report| report.momentum_lost).max().unwrap_or(0),
+            sizes,
+            joins: measured,
+        };
+        console.result(report.to_table(), &report)
+    }
+}
+
+/// The model, and `(1+R)/W` of the momentum, for the last of `W` members. The anchor is the model that the round gives it.
+fn needed_bytes(sizes: &Sizes) -> f64 {
+    let members = f64::from(sizes.nodes) + 1.0;
+    let holders = f64::from(REPLICAS.min(sizes.nodes)) + 1.0;
+    sizes.model_bytes() as f64 * (1.0 + holders / members)
+}
+
+fn join(cluster: &mut Cluster, sizes: &Sizes) -> anyhow::Result<Join> {
+    let (nodes, joiner) = (usize::from(sizes.nodes), usize::from(sizes.nodes) + 1);
+    let others: Vec<usize> = cluster.running();
+    let quiet_us = now_us()?;
+    let of = |cluster: &Cluster, node: usize, members: usize| {
+        cluster.node(node).closed.iter().filter(|closed| closed.at_us > quiet_us && closed.members == members).count()
+    };
+    cluster.wait("ordinary rounds", WAIT_MAX, |cluster| others.iter().all(|node| of(cluster, *node, nodes) > QUIET_ROUNDS))?;
+    let spent = |closed: &Closed| (closed.at_us - closed.entered_us) as f64 / 1e3;
+    let ordinary = |node: &usize| cluster.node(*node).closed.iter().rev().take(QUIET_ROUNDS).map(spent).collect::<Vec<_>>();
+    let ordinary_round_ms = median(&mut others.iter().flat_map(ordinary).collect::<Vec<_>>());
+    let begin_us = now_us()?;
+    cluster.join(joiner)?;
+    let contributed =
+        |cluster: &Cluster, node: usize| cluster.node(node).closed_after(begin_us, |closed| closed.contributors > nodes).is_some();
+    cluster.wait("the joiner's contribution", WAIT_MAX, |cluster| cluster.running().iter().all(|node| contributed(cluster, *node)))?;
+    let told = cluster.node(joiner);
+    let (ready_us, next_round, received_bytes) = told.ready.context("the joiner did not say that it was ready")?;
+    let ready_ms = (ready_us - told.up_us.unwrap_or(ready_us)) as f64 / 1e3;
+    let received = next_round.saturating_sub(1);
+    let in_round = |node: &usize| cluster.node(*node).closed.iter().find(|closed| closed.round == received).map(spent);
+    let join_round_ms = others.iter().filter_map(in_round).fold(0.0, f64::max);
+    let rounds_missed = others.iter().map(|node| missed(&cluster.node(*node).closed, begin_us)).sum();
+    let drain_ms = drain(cluster, joiner, nodes)?;
+    let ordinary_bytes = f64::from(sizes.nodes) * sizes.outer_round_bytes();
+    Ok(Join {
+        received_bytes,
+        received_vs_needed: ratio(received_bytes as f64, needed_bytes(sizes)),
+        ready_ms,
+        ordinary_round_ms,
+        join_round_ms,
+        grew_ms: (join_round_ms - ordinary_round_ms).max(0.0),
+        joiner_bytes_ms: ratio(received_bytes as f64, ordinary_bytes) * ordinary_round_ms,
+        rounds_missed,
+        drain_ms,
+    })
+}
+
+/// Rounds after `since_us` that a node got without having contributed, or did not get at all.
+fn missed(closed: &[Closed], since_us: u64) -> u64 {
+    let pairs = closed.windows(2).filter(|pair| pair[1].at_us > since_us);
+    pairs.map(|pair| pair[1].round - pair[0].round - 1 + u64::from(pair[1].caught_up)).sum()
+}
+
+/// Lets the node hand over; milliseconds until its process has ended.
+fn drain(cluster: &mut Cluster, node: usize, left: usize) -> anyhow::Result<f64> {
+    let begin_us = now_us()?;
+    cluster.signal(node, Signal::SIGTERM)?;
+    cluster.wait("the end of the drained node", WAIT_MAX, |cluster| !cluster.running().contains(&node))?;
+    let end_us = now_us()?;
+    ensure!(cluster.ended_well(node), "the drained node did not end with exit code 0");
+    cluster.wait("rounds without the drained node", WAIT_MAX, |cluster| {
+        cluster.running().into_iter().all(|node| cluster.node(node).closed.last().is_some_and(|closed| closed.members == left))
+    })?;
+    Ok((end_us - begin_us) as f64 / 1e3)
+}
+
+impl Report {
+    fn to_table(&self) -> comfy_table::Table {
+        let title = format!("{} nodes, {} MiB, {} joins", self.sizes.nodes, self.sizes.mib, self.joins.len());
+        let middle = |value: fn(&Join) -> f64| median(&mut self.joins.iter().map(value).collect::<Vec<_>>());
+        let mebibytes = |bytes: f64| bytes / f64::from(1 << 20);
+        let rows = [
+            ["a joiner needs: model, shares of the momentum".to_owned(), format!("{:.0} MiB", mebibytes(self.needed_bytes))],
+            ["it received, at most".to_owned(), format!("{:.3} of that", self.received_vs_needed_max)],
+            ["it had the model after, p50".to_owned(), format!("{:.0} ms", middle(|join| join.ready_ms))],
+            ["ordinary round of the others, p50".to_owned(), format!("{:.0} ms", middle(|join| join.ordinary_round_ms))],
+            ["the joiner's round grew by, p50".to_owned(), format!("{:.0} ms", self.grew_ms)],
+            ["its bytes take at an ordinary round's rate, p50".to_owned(), format!("{:.0} ms", self.joiner_bytes_ms)],
+            ["rounds missed by the others".to_owned(), self.rounds_missed.to_string()],
+            ["drained and ended within, p50".to_owned(), format!("{:.0} ms", middle(|join| join.drain_ms))],
+            ["shards whose momentum was lost".to_owned(), self.momentum_lost.to_string()],
+        ];
+        table([title.as_str(), "figure"], rows)
+    }
+}
