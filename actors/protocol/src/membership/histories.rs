@@ -59,13 +59,10 @@ impl Membership {
     pub(super) fn meet_as_member(&mut self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) {
         let Some(ours) = self.stake() else { return };
         let Some(theirs) = &hello.standing else {
-            match ours.view.member(header.sender) {
-                None => self.refuse_stranger(header, hello, out),
-                // It resigned: it does not hold what was decided, and has to know where it can join.
-                Some(member) if member.incarnation == header.incarnation && ours.round > Round::FOUNDING => {
-                    self.send(header.sender, self.hello(), out);
-                }
-                Some(_) => {}
+            // It is no member, or none any more, and has to know where it can join, or why it cannot.
+            let refused = !ours.view.contains(header.sender) && self.refuse_stranger(header, hello, out);
+            if !refused {
+                self.send(header.sender, self.hello(), out);
             }
             return;
         };
@@ -124,7 +121,7 @@ impl Membership {
     }
 
     /// A node outside meets a member: it enters the founding that counts on it, or joins what went on furthest.
-    pub(super) fn meet_a_member(&mut self, sender: NodeId, theirs: Standing, out: &mut Outbox<Effect>) {
+    pub(super) fn meet_a_member(&mut self, header: &Header, theirs: Standing, out: &mut Outbox<Effect>) {
         if self.life.has_drained() || self.failed.is_some() {
             return;
         }
@@ -138,11 +135,14 @@ impl Membership {
         }
         if self.life.has_asked_for(&theirs) {
             // It was no member yet, and heard nothing, when this node asked.
-            return self.send(sender, Message::Join, out);
+            return self.send(header.sender, Message::Join, out);
         }
         let newer = self.life.cluster.as_ref().is_none_or(|known| {
+            // A member of what was known: its history may have gone on under another lineage.
+            let of_known = known.view.member(header.sender).is_some_and(|member| member.incarnation == header.incarnation);
             let same = known.lineage == theirs.lineage && (theirs.round, theirs.view.epoch()) >= (known.round, known.view.epoch());
-            same || (known.lineage != theirs.lineage && is_preferred(&theirs, known))
+            let other = is_preferred(&theirs, known) || (of_known && theirs.round >= known.round);
+            same || (known.lineage != theirs.lineage && other)
         });
         if newer {
             self.life.cluster = Some(theirs);

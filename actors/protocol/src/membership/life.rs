@@ -272,10 +272,10 @@ impl Membership {
     }
 
     /// A node with which this cluster can never train learns so at once.
-    pub(super) fn refuse_stranger(&self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) {
-        if let Some(refusal) = self.refusal(header.sender, hello) {
-            self.send(header.sender, Message::Refused(refusal), out);
-        }
+    pub(super) fn refuse_stranger(&self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) -> bool {
+        let Some(refusal) = self.refusal(header.sender, hello) else { return false };
+        self.send(header.sender, Message::Refused(refusal), out);
+        true
     }
 
     fn refusal(&self, node: NodeId, hello: &Hello) -> Option<JoinRefusal> {

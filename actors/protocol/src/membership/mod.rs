@@ -217,7 +217,7 @@ impl Membership {
         if self.life.standing.is_some() || (self.adopted.is_some() && hello.standing.is_some()) {
             self.meet_as_member(&header, &hello, out);
         } else if let Some(theirs) = hello.standing.clone() {
-            self.meet_a_member(header.sender, theirs, out);
+            self.meet_a_member(&header, theirs, out);
         } else if self.life.cluster.is_none() {
             self.compare(header.sender, &hello, now, out);
         }
