@@ -41,6 +41,8 @@ pub enum AggregatorMessage {
     WholeStepDone(Box<super::WholeState>, Assembled),
     /// The exchange failed.
     Failed(ExchangeError),
+    /// The others went on without this node, which wanted to leave.
+    Drained,
     /// A deadline passed.
     Tick,
     /// A worker leaves in order.

@@ -92,6 +92,7 @@ impl Actor for AggregatorActor {
                 state.feed(In::WholeStepDone);
             }
             AggregatorMessage::Failed(error) => state.fail(&error),
+            AggregatorMessage::Drained => state.feed(In::Drained),
             AggregatorMessage::Leave { worker, reply } => state.leave(worker, reply),
             AggregatorMessage::Left => state.left(),
             AggregatorMessage::Gone { worker, error } => state.gone(worker, error),

@@ -217,6 +217,12 @@ impl MembershipState {
                 self.context.status.standing(Standing::Joining);
                 actors.tell_coordinator(CoordinatorMessage::Resign);
             }
+            Effect::Drained => {
+                tracing::warn!("the others went on without this node, which wanted to leave: it has left");
+                self.context.status.standing(Standing::Left);
+                actors.tell_coordinator(CoordinatorMessage::Resign);
+                actors.tell_aggregator(AggregatorMessage::Drained);
+            }
             Effect::Connect(address) => self.context.transport.connect(address, self.context.settings.connect_timeout),
             Effect::Disconnect(node) => self.context.transport.disconnect(node, "it was declared dead"),
             Effect::Watch(nodes) => self.pulse.feed(liveness::In::Members(nodes)),

@@ -80,6 +80,8 @@ pub enum In {
     WholeStepDone,
     /// The exchange failed.
     Failed,
+    /// The others went on without this node, which wanted to leave: it takes part in nothing any more.
+    Drained,
     /// Time passed.
     Tick,
 }
@@ -204,6 +206,7 @@ impl Machine for Aggregator {
             In::GossipDone { step, weight, contributors } => self.gossip_done(step, weight, contributors, out),
             In::WholeStepDone => self.whole_step_done(out),
             In::Failed => self.clear(),
+            In::Drained => self.drain(out),
             In::Tick => self.tick(now, out),
         }
     }
@@ -367,6 +370,14 @@ impl Aggregator {
         self.drained |= drained;
         out.push(Effect::Release { values, weight: self.weight, outcome, contributors, next_step, drained });
         self.clear();
+    }
+
+    fn drain(&mut self, out: &mut Outbox<Effect>) {
+        self.drained = true;
+        if matches!(self.phase, Phase::Round | Phase::Gossip) {
+            self.clear();
+            out.push(Effect::Drained);
+        }
     }
 
     fn clear(&mut self) {

@@ -105,6 +105,8 @@ pub enum Effect {
     },
     /// The others went on without this node, which asks to be admitted again.
     Resign,
+    /// This node wanted to hand over and leave, and was left out without hearing of it: it has left.
+    Drained,
     /// Dial a node.
     Connect(SocketAddr),
     /// Close the connections to a node that was declared dead.

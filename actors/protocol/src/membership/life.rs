@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How often nodes that should be connected and are not are dialed.
 pub const REDIAL_EVERY: Span = Span::from_millis(200);
 
+/// How long a node that wanted to leave, and hears from others that it is out, waits for the decision itself.
+pub const DECISION_WAIT: Span = Span::from_millis(2_000);
+
 /// Where a node stands after, or instead of, a founding.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Life {
@@ -27,6 +30,9 @@ pub(super) struct Life {
     draining: bool,
     /// This node has handed over: it is no member and does not want to be one.
     drained: bool,
+    /// It heard so from others; its own coordinator may still bring the decision.
+    left_out: bool,
+    drained_by: Option<Instant>,
     pub redial_at: Option<Instant>,
 }
 
@@ -36,8 +42,31 @@ impl Life {
         self.standing.is_none() && self.cluster.is_none() && !self.drained
     }
 
+    /// `true` if it was not known.
+    pub fn declare_dead(&mut self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.dead.insert((node, incarnation))
+    }
+
     pub fn is_dead(&self, node: NodeId) -> bool {
         self.dead.iter().any(|(dead, _)| *dead == node)
+    }
+
+    /// Whether this node asked to be admitted to an earlier view of the same history.
+    pub fn has_asked(&self, later: &Standing) -> bool {
+        self.asked.is_some_and(|(lineage, epoch)| lineage == later.lineage && epoch < later.view.epoch())
+    }
+
+    /// Whether this node asked to be admitted to this very view.
+    pub fn has_asked_for(&self, view: &Standing) -> bool {
+        self.asked == Some((view.lineage, view.view.epoch()))
+    }
+
+    pub fn drained_by(&self) -> Option<Instant> {
+        self.drained_by
+    }
+
+    pub fn has_drained(&self) -> bool {
+        self.drained
     }
 
     pub fn waits_for_admission(&self, join: bool) -> bool {
@@ -90,13 +119,26 @@ impl Membership {
     }
 
     pub(super) fn decided(&mut self, view: View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
+        if self.was_given_up(lineage, round) {
+            return;
+        }
         let admits = view.member(self.me()).is_some_and(|member| member.incarnation == self.settings.identity.incarnation);
         if admits {
             return self.enter(view, lineage, round, out);
         }
         self.life.standing = None;
-        self.life.drained = true;
+        (self.life.drained, self.life.left_out) = (true, false);
         self.left_when_alone(out);
+    }
+
+    /// A node that wanted to leave, was left out and does not get the decision ends without it.
+    pub(super) fn end_when_drained(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        if !self.life.left_out {
+            self.life.drained_by = None;
+        } else if now >= *self.life.drained_by.get_or_insert(now.after(DECISION_WAIT)) {
+            (self.life.left_out, self.life.drained_by) = (false, None);
+            out.push(Effect::Drained);
+        }
     }
 
     /// Liveness watches the members and those that ask to become one.
@@ -107,7 +149,7 @@ impl Membership {
         out.push(Effect::Watch(watched.into_iter().filter(|(id, _)| *id != self.me()).collect()));
     }
 
-    fn tell_joiners(&self, out: &mut Outbox<Effect>) {
+    pub(super) fn tell_joiners(&self, out: &mut Outbox<Effect>) {
         let Some(standing) = &self.life.standing else { return };
         let epoch = standing.view.epoch();
         let ready = self.life.candidates.values().filter(|(of, member)| *of == epoch && self.can_send_to(member));
@@ -125,10 +167,12 @@ impl Membership {
     /// Nodes that wait to be admitted learn how the view, and who of it lives, has changed.
     fn tell_strangers(&self, out: &mut Outbox<Effect>) {
         let Some(standing) = &self.life.standing else { return };
-        let stranger =
-            |id: &&NodeId| self.hellos.get(id).is_some_and(|(_, hello)| hello.standing.is_none()) && !standing.view.contains(**id);
-        for id in self.connected.keys().filter(stranger) {
-            self.send(*id, self.hello(), out);
+        let member = |id: &NodeId, incarnation| standing.view.member(*id).is_some_and(|member| member.incarnation == incarnation);
+        let elsewhere = |hello: &Hello| hello.standing.as_ref().is_none_or(|theirs| theirs.lineage != standing.lineage);
+        for (id, incarnation) in &self.connected {
+            if !member(id, *incarnation) && self.hellos.get(id).is_some_and(|(_, hello)| elsewhere(hello)) {
+                self.send(*id, self.hello(), out);
+            }
         }
     }
 
@@ -139,69 +183,29 @@ impl Membership {
         }
     }
 
-    /// A member meets somebody: another member, a joiner, or a node of another history.
-    pub(super) fn meet_as_member(&mut self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) {
-        let Some(ours) = &self.life.standing else { return };
-        let Some(theirs) = &hello.standing else {
-            if !ours.view.contains(header.sender) {
-                self.refuse_stranger(header, hello, out);
-            }
-            return;
-        };
-        if self.gives_way(ours, header.sender, theirs) {
-            self.life.cluster = Some(theirs.clone());
-            self.rejoin(out);
-        } else if self.left_out(theirs, header) {
-            // It goes on without us, or we without it, and it has to know.
-            self.send(header.sender, self.hello(), out);
-        }
-    }
-
-    /// Whether our standing is void beside theirs: the same history went on without this node, an own founding was not decided
-    /// and counts on somebody who stands elsewhere, or, where survivors decide, their history has more rounds.
-    fn gives_way(&self, ours: &Standing, sender: NodeId, theirs: &Standing) -> bool {
-        let me = self.settings.identity;
-        let without_me = theirs.view.member(me.node).is_none_or(|member| member.incarnation != me.incarnation);
-        if ours.lineage == theirs.lineage {
-            return without_me && theirs.round > ours.round;
-        }
-        let undecided = ours.round == Round::FOUNDING && ours.view.contains(sender);
-        let further = (theirs.round, std::cmp::Reverse(theirs.view.lowest())) > (ours.round, std::cmp::Reverse(ours.view.lowest()));
-        without_me && (undecided || (self.settings.survivors && further))
-    }
-
-    /// Whether our view lacks the sender although it stands in the same history, or histories may merge.
-    fn left_out(&self, theirs: &Standing, header: &Header) -> bool {
-        let Some(ours) = &self.life.standing else { return false };
-        let lacks = ours.view.member(header.sender).is_none_or(|member| member.incarnation != header.incarnation);
-        lacks && ours.round > theirs.round && (ours.lineage == theirs.lineage || self.settings.survivors)
-    }
-
-    /// A node outside meets a member: it joins what went on furthest.
-    pub(super) fn meet_a_member(&mut self, standing: Option<Standing>, out: &mut Outbox<Effect>) {
-        let Some(theirs) = standing.filter(|_| !self.life.drained) else { return };
-        let newer = self.life.cluster.as_ref().is_none_or(|known| (theirs.view.epoch(), theirs.round) >= (known.view.epoch(), known.round));
-        if newer {
-            self.life.cluster = Some(theirs);
-        }
-        self.join_when_ready(out);
-    }
-
     /// Joins again: the others went on, or hold what this node does not.
     pub(super) fn rejoin(&mut self, out: &mut Outbox<Effect>) {
-        if self.life.standing.take().is_none() || self.life.draining {
-            self.life.drained |= self.life.draining;
+        if self.life.draining && self.life.standing.take().is_some() {
+            // Left out, as it wanted; the decision may still be on its way here.
+            (self.life.drained, self.life.left_out) = (true, true);
             return self.left_when_alone(out);
         }
-        self.life.asked = None;
-        self.life.candidates.clear();
-        self.life.dead.clear();
-        out.push(Effect::Resign);
-        out.push(Effect::Search(true));
+        if self.life.standing.is_some() {
+            self.resign(out);
+        }
         // Members that are connected still answer with where they stand.
         let connected: Vec<NodeId> = self.connected.keys().copied().collect();
         connected.into_iter().for_each(|peer| self.send(peer, self.hello(), out));
         self.join_when_ready(out);
+    }
+
+    /// Is no member any more.
+    pub(super) fn resign(&mut self, out: &mut Outbox<Effect>) {
+        (self.life.standing, self.life.asked) = (None, None);
+        self.life.candidates.clear();
+        self.life.dead.clear();
+        out.push(Effect::Resign);
+        out.push(Effect::Search(true));
     }
 
     /// Living members of the cluster that this node cannot send to, or has not heard from.
@@ -228,6 +232,10 @@ impl Membership {
             return;
         }
         self.life.asked = Some(wish);
+        if self.settings.join {
+            // Until now it kept its model to itself, so that no founding counted on it.
+            cluster.view.ids().filter(|id| self.connected.contains_key(id)).for_each(|peer| self.send(peer, self.hello(), out));
+        }
         for peer in cluster.view.ids().filter(|id| self.connected.contains_key(id)) {
             self.send(peer, Message::Join, out);
         }
@@ -251,6 +259,10 @@ impl Membership {
         if let Some(refusal) = self.refusal(header.sender, hello) {
             return self.send(header.sender, Message::Refused(refusal), out);
         }
+        if let Some(earlier) = standing.view.member(member.id).filter(|earlier| earlier.incarnation < member.incarnation).cloned() {
+            // Only once the earlier start of a node is gone can a later one reach anybody.
+            self.down(earlier.id, earlier.incarnation, out);
+        }
         if self.life.candidates.len() < MEMBERS_MAX {
             self.life.candidates.insert(header.sender, (header.epoch, member));
             self.life.dead.remove(&(header.sender, header.incarnation));
@@ -260,10 +272,10 @@ impl Membership {
     }
 
     /// A node with which this cluster can never train learns so at once.
-    fn refuse_stranger(&self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) {
-        if let Some(refusal) = self.refusal(header.sender, hello) {
-            self.send(header.sender, Message::Refused(refusal), out);
-        }
+    pub(super) fn refuse_stranger(&self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) -> bool {
+        let Some(refusal) = self.refusal(header.sender, hello) else { return false };
+        self.send(header.sender, Message::Refused(refusal), out);
+        true
     }
 
     fn refusal(&self, node: NodeId, hello: &Hello) -> Option<JoinRefusal> {

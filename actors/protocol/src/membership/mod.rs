@@ -19,8 +19,11 @@
 
 mod error;
 mod events;
+mod histories;
 mod life;
 pub mod settings;
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;
 
@@ -85,13 +88,15 @@ impl Machine for Membership {
             In::Tick => self.tick(now, out),
         }
         self.dial_missing(now, out);
+        self.end_when_drained(now, out);
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let waiting = self.failed.is_none() && (self.life.is_new() || self.life.waits_for_admission(self.settings.join));
         let refused_by = self.refused.as_ref().map(|(_, deadline)| *deadline);
         let founding = [self.appear_by, self.synchronize_by, refused_by].into_iter().flatten().filter(|_| waiting).min();
-        founding.into_iter().chain(self.leave_by).chain(self.life.redial_at).min()
+        let others = [self.leave_by, self.life.redial_at, self.life.drained_by()];
+        founding.into_iter().chain(others.into_iter().flatten()).min()
     }
 }
 
@@ -133,7 +138,9 @@ impl Membership {
 
     fn hello(&self) -> Message {
         let Settings { address, devices, shared, .. } = &self.settings;
-        let (elements, buffer_elements) = self.model.unzip();
+        // Founders count on whoever names its model.
+        let named = !self.settings.join || self.life.standing.is_some() || self.life.cluster.is_some();
+        let (elements, buffer_elements) = self.model.filter(|_| named).unzip();
         let (address, devices, settings, standing) = (*address, *devices, shared.clone(), self.standing());
         Message::Hello(Hello { address, devices, settings, elements, buffer_elements, standing })
     }
@@ -197,7 +204,7 @@ impl Membership {
     fn receive(&mut self, header: Header, message: Message, now: Instant, out: &mut Outbox<Effect>) {
         match message {
             Message::Hello(hello) => self.meet(header, hello, now, out),
-            Message::Found { view, lineage } => self.adopt(header, view, lineage, out),
+            Message::Found { view, lineage } => self.adopt(&header, view, lineage, out),
             Message::Leave { contributes } => self.leaves(&header, contributes, out),
             Message::Join => self.asks_to_join(&header, out),
             Message::Refused(refusal) => self.refused_by(&header, refusal, out),
@@ -207,10 +214,10 @@ impl Membership {
 
     fn meet(&mut self, header: Header, hello: Hello, now: Instant, out: &mut Outbox<Effect>) {
         self.dial_back(&header, &hello, out);
-        if self.life.standing.is_some() {
+        if self.life.standing.is_some() || (self.adopted.is_some() && hello.standing.is_some()) {
             self.meet_as_member(&header, &hello, out);
-        } else if hello.standing.is_some() {
-            self.meet_a_member(hello.standing.clone(), out);
+        } else if let Some(theirs) = hello.standing.clone() {
+            self.meet_a_member(&header, theirs, out);
         } else if self.life.cluster.is_none() {
             self.compare(header.sender, &hello, now, out);
         }
@@ -267,25 +274,6 @@ impl Membership {
             self.send(peer, Message::Found { view: view.clone(), lineage }, out);
         }
         self.form(view, lineage, out);
-    }
-
-    fn adopt(&mut self, header: Header, view: View, lineage: Lineage, out: &mut Outbox<Effect>) {
-        if !self.life.is_new() || self.adopted.is_some() || self.settings.join {
-            // Another founding that counts on this node: its founder learns where this node stands, and joins.
-            return self.send(header.sender, self.hello(), out);
-        }
-        // A node whose workers were told that there is no view does not enter one behind their back.
-        if self.failed.is_some() {
-            return;
-        }
-        let myself = view.member(self.me()).map(|member| member.incarnation);
-        if myself != Some(self.settings.identity.incarnation) {
-            return;
-        }
-        if header.sender == view.lowest() && self.model.is_some() && lineage.is_decided() {
-            self.adopted = Some((view, lineage));
-            self.form_when_connected(out);
-        }
     }
 
     /// A view is acted on once every member can be sent to: the founder's own connections say nothing of this node's.

@@ -1,0 +1,178 @@
+//! What happens where two histories meet: a member and one that the others left out, two foundings that count on the same
+//! nodes, two sides of a healed network. Everybody that sees both prefers the same one, so all end up in it.
+//!
+//! A founding that is not decided is given up without loss. Of two that share nodes the one with the lower lowest id is
+//! preferred: its members change over to it as the founding members that they are, the others join. A decided history is given
+//! up only if it went on without this node, or where survivors decide.
+
+use super::{Effect, Membership};
+use crate::ident::{Lineage, NodeId, Round};
+use crate::machine::Outbox;
+use crate::view::View;
+use crate::wire::{Header, Hello, Message, Standing};
+use std::cmp::Reverse;
+
+/// By how many rounds what was told of another history is behind when it is heard. Two sides that go on at the same pace must
+/// not each take the other for the one with more rounds.
+const ROUNDS_TOLD_LATE: u64 = 1;
+
+impl Membership {
+    /// What this node stands by: its place in a history, or a founding that it agreed to.
+    fn stake(&self) -> Option<Standing> {
+        let adopted = || self.adopted.as_ref().map(|(view, lineage)| founding(view.clone(), *lineage));
+        self.life.standing.clone().or_else(adopted)
+    }
+
+    /// The founder counts on this node: the first one does, unless a better one comes before a round is decided.
+    pub(super) fn adopt(&mut self, header: &Header, view: View, lineage: Lineage, out: &mut Outbox<Effect>) {
+        // A node whose workers were told that there is no view does not enter one behind their back.
+        if self.failed.is_some() || header.sender != view.lowest() || !lineage.is_decided() || !self.counts_on_me(&view) {
+            return;
+        }
+        let theirs = founding(view, lineage);
+        let takes = match self.stake() {
+            Some(ours) if ours.lineage == lineage => return,
+            Some(ours) => ours.round == Round::FOUNDING && is_preferred(&theirs, &ours),
+            None => self.life.is_new(),
+        };
+        if !takes || self.settings.join || self.model.is_none() {
+            // The founder learns where this node stands, and joins.
+            return self.send(header.sender, self.hello(), out);
+        }
+        self.change_over(theirs, out);
+    }
+
+    /// Enters another founding as the founding member that it counts on.
+    fn change_over(&mut self, theirs: Standing, out: &mut Outbox<Effect>) {
+        if self.life.standing.is_some() {
+            self.resign(out);
+        }
+        self.adopted = Some((theirs.view, theirs.lineage));
+        self.form_when_connected(out);
+    }
+
+    fn counts_on_me(&self, view: &View) -> bool {
+        view.member(self.me()).is_some_and(|member| member.incarnation == self.settings.identity.incarnation)
+    }
+
+    /// A node that stands somewhere met another: a member of the same history, a node of another one, or a stranger.
+    pub(super) fn meet_as_member(&mut self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) {
+        let Some(ours) = self.stake() else { return };
+        let Some(theirs) = &hello.standing else {
+            // It is no member, or none any more, and has to know where it can join, or why it cannot.
+            let refused = !ours.view.contains(header.sender) && self.refuse_stranger(header, hello, out);
+            if !refused {
+                self.send(header.sender, self.hello(), out);
+            }
+            return;
+        };
+        if self.life.candidates.remove(&header.sender).is_some() {
+            // It was admitted elsewhere.
+            self.tell_joiners(out);
+        }
+        if self.gives_way(&ours, header.sender, theirs) {
+            if theirs.round == Round::FOUNDING && self.counts_on_me(&theirs.view) {
+                return self.change_over(theirs.clone(), out);
+            }
+            self.adopted = None;
+            self.life.cluster = Some(theirs.clone());
+            self.rejoin(out);
+            return;
+        }
+        if self.has_to_know(&ours, theirs, header) {
+            self.send(header.sender, self.hello(), out);
+        }
+        if self.went_elsewhere(&ours, theirs, header) && self.life.declare_dead(header.sender, header.incarnation) {
+            out.push(Effect::Lost(header.sender, header.incarnation));
+        }
+    }
+
+    /// Whether our standing is void beside theirs: the same history went on without this node; our founding is not decided and
+    /// shares nodes with a better one; or, where survivors decide, their history has more rounds.
+    fn gives_way(&self, ours: &Standing, sender: NodeId, theirs: &Standing) -> bool {
+        let without_me = !self.counts_on_me(&theirs.view);
+        if ours.lineage == theirs.lineage {
+            return without_me && theirs.round > ours.round;
+        }
+        let shares = ours.view.contains(sender) || theirs.view.contains(self.me());
+        if ours.round == Round::FOUNDING && shares {
+            return is_preferred(theirs, ours);
+        }
+        // What their last round made of ours may be on its way here.
+        let follows = !without_me && theirs.round == ours.round.next();
+        !follows && self.settings.survivors && is_preferred(theirs, ours)
+    }
+
+    /// Whether the sender gives way once it hears of our standing.
+    fn has_to_know(&self, ours: &Standing, theirs: &Standing, header: &Header) -> bool {
+        if ours.lineage == theirs.lineage {
+            let lacks = ours.view.member(header.sender).is_none_or(|member| member.incarnation != header.incarnation);
+            return lacks && ours.round > theirs.round;
+        }
+        // As long as two sides disagree on who gives way, they go on telling each other.
+        (self.settings.survivors || theirs.round == Round::FOUNDING) && is_preferred(ours, theirs)
+    }
+
+    /// Whether a member of our view stands in another history, so that ours is as good as without it.
+    fn went_elsewhere(&self, ours: &Standing, theirs: &Standing, header: &Header) -> bool {
+        let counted = ours.view.member(header.sender).is_some_and(|member| member.incarnation == header.incarnation);
+        let follows = theirs.round > ours.round && self.counts_on_me(&theirs.view);
+        counted && ours.round > Round::FOUNDING && ours.lineage != theirs.lineage && !follows
+    }
+
+    /// A node outside meets a member: it enters the founding that counts on it, or joins what went on furthest.
+    pub(super) fn meet_a_member(&mut self, header: &Header, theirs: Standing, out: &mut Outbox<Effect>) {
+        if self.life.has_drained() || self.failed.is_some() {
+            return;
+        }
+        let founds = self.life.is_new() && self.model.is_some() && !self.settings.join;
+        if founds && theirs.round == Round::FOUNDING && self.counts_on_me(&theirs.view) {
+            return self.change_over(theirs, out);
+        }
+        if self.counts_on_me(&theirs.view) && self.life.has_asked(&theirs) {
+            // Admitted: the decision is on its way here.
+            return;
+        }
+        if self.life.has_asked_for(&theirs) {
+            // It was no member yet, and heard nothing, when this node asked.
+            return self.send(header.sender, Message::Join, out);
+        }
+        let newer = self.life.cluster.as_ref().is_none_or(|known| {
+            // A member of what was known: its history may have gone on under another lineage.
+            let of_known = known.view.member(header.sender).is_some_and(|member| member.incarnation == header.incarnation);
+            let same = known.lineage == theirs.lineage && (theirs.round, theirs.view.epoch()) >= (known.round, known.view.epoch());
+            let other = is_preferred(&theirs, known) || (of_known && theirs.round >= known.round);
+            same || (known.lineage != theirs.lineage && other)
+        });
+        if newer {
+            self.life.cluster = Some(theirs);
+        }
+        self.join_when_ready(out);
+    }
+
+    /// Whether a decision belongs to a history that this node gave up while the decision was on its way here.
+    pub(super) fn was_given_up(&self, lineage: Lineage, round: Round) -> bool {
+        match (&self.life.standing, &self.life.cluster) {
+            (Some(ours), _) => ours.lineage != lineage && ours.round == Round::FOUNDING && !self.settings.survivors,
+            (None, Some(theirs)) => theirs.lineage == lineage && round < theirs.round,
+            (None, None) => false,
+        }
+    }
+}
+
+fn founding(view: View, lineage: Lineage) -> Standing {
+    Standing { lineage, round: Round::FOUNDING, view, alive: Vec::new() }
+}
+
+/// Which of two histories lives on: a decided one beside one that is not, then the one with more rounds, then the one with the
+/// lower lowest id. Two foundings of the same lowest id, of two starts of it, differ by lineage.
+fn is_preferred(one: &Standing, other: &Standing) -> bool {
+    let decided = |standing: &Standing| standing.round > Round::FOUNDING;
+    if decided(one) != decided(other) {
+        return decided(one);
+    }
+    let apart = one.round.0.abs_diff(other.round.0) > ROUNDS_TOLD_LATE;
+    let rounds = |standing: &Standing| if apart { standing.round } else { Round::FOUNDING };
+    let rank = |standing: &Standing| (rounds(standing), Reverse(standing.view.lowest()), Reverse(standing.lineage));
+    rank(one) > rank(other)
+}

@@ -1,0 +1,355 @@
+//! Many memberships found, join, are refused, die, come back, drain and leave; whatever happens, those that live and may are
+//! members of one view in the end, and know it.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod process;
+mod rounds;
+mod storm;
+mod world;
+
+use super::{FoundingError, In};
+use crate::ident::{ClusterId, Incarnation, NodeId};
+use crate::time::Span;
+use crate::wire::JoinRefusal;
+use process::{At, Process, Start, node};
+use std::collections::BTreeSet;
+use world::{Common, MS, World};
+
+const CLUSTER: ClusterId = ClusterId(7);
+/// How long it may take until everybody who lives is a member, once nothing happens any more.
+const SETTLES: u64 = 8_000;
+
+fn common(min_nodes: usize) -> Common {
+    Common { min_nodes, max_nodes: 16, survivors: false, connect_timeout: Span::from_millis(60_000) }
+}
+
+/// Starts nodes that know each other's addresses, each a little later than the one before.
+fn start_all(world: &mut World, ids: &[u64]) -> Vec<usize> {
+    let starts = ids.iter().map(|id| {
+        let index = world.start(node(*id));
+        let address = world.processes[index].address;
+        world.known.insert(address);
+        let wait = world.random.below(40);
+        world.run(wait);
+        index
+    });
+    starts.collect()
+}
+
+/// A cluster of nodes 1, 2, … that has decided rounds, and its processes.
+fn cluster(seed: u64, nodes: u64, common: Common) -> (World, Vec<usize>) {
+    let mut world = World::new(seed, common);
+    let ids: Vec<u64> = (1..=nodes).collect();
+    let started = start_all(&mut world, &ids);
+    settle(&mut world);
+    (world, started)
+}
+
+/// The one view that everybody who lives and was not refused is a member of, if it is so.
+fn settled(world: &World) -> Option<At> {
+    let second =
+        |one: &Process| world.processes.iter().any(|other| other.alive && other.id == one.id && other.incarnation < one.incarnation);
+    // A second process with a live node's id waits.
+    let living = || world.processes.iter().filter(|process| process.alive && process.failed.is_none() && !second(process));
+    let first = living().next()?.coordinator.clone()?;
+    let same = |at: &At| at.lineage == first.lineage && at.view == first.view && at.round.0 > 0;
+    let agrees = living().all(|process| {
+        let standing = process.machine.life.standing.as_ref();
+        let knows = standing.is_some_and(|standing| standing.view == first.view && standing.lineage == first.lineage);
+        knows && process.coordinator.as_ref().is_some_and(same)
+    });
+    let mut incarnations: Vec<Incarnation> = living().map(|process| process.incarnation).collect();
+    incarnations.sort_unstable();
+    let mut members: Vec<Incarnation> = first.view.members().iter().map(|member| member.incarnation).collect();
+    members.sort_unstable();
+    (agrees && incarnations == members).then_some(first)
+}
+
+/// Runs until it is settled, and a while longer: then it still is.
+fn settle(world: &mut World) -> At {
+    let begun = world.now;
+    while settled(world).is_none() {
+        assert!(world.now < begun + SETTLES * MS, "seed {}: not settled: {}", world.seed, describe(world));
+        world.run(20);
+    }
+    world.run(500);
+    let at = settled(world);
+    assert!(at.is_some(), "seed {}: not settled any more: {}", world.seed, describe(world));
+    at.unwrap()
+}
+
+fn describe(world: &World) -> String {
+    let one = |process: &Process| {
+        let resigned = process.resigned;
+        let view = |at: &At| format!("{} {} of {:?}", at.lineage, at.round, at.view.ids().map(|id| id.0).collect::<Vec<_>>());
+        let at = process.coordinator.as_ref().map(view);
+        let (id, incarnation, failed) = (process.id, process.incarnation.0, &process.failed);
+        let standing = process.machine.life.standing.as_ref().map(|standing| standing.round);
+        format!(
+            "\n{id}.{incarnation} at {at:?} standing {standing:?} failed {failed:?} resigned {resigned} joiners {:?} lost {:?}",
+            process.joiners, process.lost
+        )
+    };
+    world.processes.iter().filter(|process| process.alive).map(one).collect()
+}
+
+fn ids(at: &At) -> Vec<u64> {
+    at.view.ids().map(|id| id.0).collect()
+}
+
+#[test]
+fn nodes_that_come_one_after_the_other_found_one_view() {
+    for seed in 0..30 {
+        let nodes = 1 + seed % 8;
+        let (world, _) = cluster(seed, nodes, common(nodes as usize));
+        assert_eq!(ids(&settled(&world).unwrap()), (1..=nodes).collect::<Vec<_>>());
+        assert!(world.processes.iter().all(|process| process.resigned == 0));
+    }
+}
+
+#[test]
+fn who_misses_the_founding_joins() {
+    for seed in 0..30 {
+        let (world, _) = cluster(seed, 7, common(4));
+        let lineages: BTreeSet<_> = world.decided.keys().map(|(lineage, _)| lineage).collect();
+        assert_eq!(lineages.len(), 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_node_that_only_joins_founds_nothing() {
+    let mut world = World::new(5, common(1));
+    let joiner = world.start(Start { join: true, ..node(1) });
+    world.run(2_000);
+    assert_eq!(world.processes[joiner].coordinator, None);
+    start_all(&mut world, &[2]);
+    assert_eq!(ids(&settle(&mut world)), [1, 2]);
+    // Nor do founders count on it, although its id is lower than theirs.
+    for seed in 0..20 {
+        let mut world = World::new(seed, common(2));
+        let joiner = world.start(Start { join: true, ..node(1) });
+        start_all(&mut world, &[2, 3]);
+        let address = world.processes[joiner].address;
+        world.known.insert(address);
+        settle(&mut world);
+        let founding = world.decided.iter().next().map(|(_, view)| view.contains(NodeId(2)) && view.contains(NodeId(3)));
+        assert_eq!(founding, Some(true), "seed {seed}");
+    }
+    let mut alone = World::new(6, Common { connect_timeout: Span::from_millis(1_000), ..common(1) });
+    let joiner = alone.start(Start { join: true, ..node(1) });
+    alone.run(3_000);
+    assert!(matches!(alone.processes[joiner].failed, Some(FoundingError::NotAdmitted { .. })));
+}
+
+/// Starts a node beside a cluster and returns why it is refused; the others take no notice.
+fn refused(world: &mut World, start: Start) -> (NodeId, JoinRefusal) {
+    let before = settle(world);
+    let stranger = world.start(start);
+    world.run(3_000);
+    assert_eq!(settle(world).view, before.view);
+    let rounds = |world: &World| world.decided.len();
+    let decided = rounds(world);
+    world.run(500);
+    assert!(rounds(world) > decided, "rounds go on");
+    world.end(stranger, false);
+    match world.processes[stranger].failed.clone() {
+        Some(FoundingError::Refused { by, reason }) => (by, reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn refusals_name_the_reason() {
+    let (mut world, _) = cluster(1, 3, Common { max_nodes: 4, ..common(3) });
+    let (_, reason) = refused(&mut world, Start { elements: 24, ..node(9) });
+    assert_eq!(reason, JoinRefusal::ModelsDiffer { cluster: (23, 0), joiner: (24, 0) });
+    let (_, reason) = refused(&mut world, Start { shared: "tau = 24".to_owned(), ..node(9) });
+    assert!(matches!(&reason, JoinRefusal::SettingsDiffer { differences } if differences.contains("tau is 24 here, 12 there")), "{reason}");
+    let fourth = world.start(node(8));
+    assert_eq!(ids(&settle(&mut world)), [1, 2, 3, 8]);
+    let (by, reason) = refused(&mut world, node(9));
+    assert_eq!(reason, JoinRefusal::Full { max_nodes: 4 });
+    assert!(by.0 < 9);
+    // A place that is free again is given away.
+    world.feed(fourth, In::Drain);
+    settle(&mut world);
+    world.start(node(10));
+    assert_eq!(ids(&settle(&mut world)), [1, 2, 3, 10]);
+}
+
+#[test]
+fn a_cluster_without_complete_rounds_admits_nobody() {
+    let mut world = World::new(3, common(2));
+    for id in [1, 2] {
+        let index = world.start(Start { refuses: Some(JoinRefusal::NoParameters), ..node(id) });
+        let address = world.processes[index].address;
+        world.known.insert(address);
+    }
+    assert_eq!(refused(&mut world, node(3)).1, JoinRefusal::NoParameters);
+}
+
+#[test]
+fn a_second_process_with_a_live_members_id_waits_until_that_is_dead() {
+    for seed in 0..20 {
+        let (mut world, started) = cluster(seed, 4, common(4));
+        let before = settle(&mut world);
+        let second = world.start(node(3));
+        world.run(3_000);
+        assert_eq!(world.processes[started[0]].coordinator.as_ref().map(|at| &at.view), Some(&before.view), "seed {seed}");
+        assert_eq!((&world.processes[second].coordinator, &world.processes[second].failed), (&None, &None));
+        world.end(started[2], false);
+        let after = settle(&mut world);
+        let incarnation = world.processes[second].incarnation;
+        assert_eq!(after.view.member(NodeId(3)).map(|member| member.incarnation), Some(incarnation), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_restarted_node_takes_its_place_again() {
+    for seed in 0..30 {
+        let (mut world, started) = cluster(seed, 5, common(5));
+        let killed = started[world.random.below(5) as usize];
+        world.end(killed, false);
+        // Before or after the others notice, where it listened before or elsewhere.
+        let wait = world.random.below(600);
+        world.run(wait);
+        let (id, port) = (world.processes[killed].id, world.processes[killed].address.port());
+        let again = world.start(Start { port: Some(port).filter(|_| seed % 2 == 0), ..node(id.0) });
+        let after = settle(&mut world);
+        assert_eq!(after.view.member(id).map(|member| member.incarnation), Some(world.processes[again].incarnation), "seed {seed}");
+        assert_eq!(ids(&after), [1, 2, 3, 4, 5]);
+        assert!(world.processes.iter().all(|process| process.resigned == 0), "seed {seed}: {}", describe(&world));
+    }
+}
+
+#[test]
+fn without_a_quorum_a_majority_waits_until_everybody_is_accounted_for() {
+    for seed in 0..30 {
+        let (mut world, started) = cluster(seed, 5, common(5));
+        let before = settle(&mut world);
+        for killed in &started[..3] {
+            world.end(*killed, false);
+        }
+        let decided = world.decided.len();
+        for id in [1, 2] {
+            world.start(node(id));
+            let wait = world.random.below(3_000);
+            world.run(wait);
+        }
+        // What was under way may still arrive.
+        assert!(world.decided.len() <= decided + 1, "seed {seed}: node 3 may live on another side");
+        world.start(node(3));
+        let after = settle(&mut world);
+        assert_eq!((ids(&after), after.lineage), (ids(&before), before.lineage), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_member_that_was_cut_off_learns_that_it_is_out_and_joins_again() {
+    for seed in 0..30 {
+        let (mut world, started) = cluster(seed, 5, common(5));
+        let away = world.random.below(5) as usize;
+        let id = away as u64 + 1;
+        world.cut(&[id]);
+        world.run(4_000);
+        let others = world.processes[started[(away + 1) % 5]].coordinator.clone().unwrap();
+        assert!(!others.view.contains(NodeId(id)), "seed {seed}");
+        assert!(world.processes[started[away]].coordinator.as_ref().is_some_and(|at| at.view.size() == 5), "it waits where it was");
+        world.heal();
+        let after = settle(&mut world);
+        assert_eq!((ids(&after), after.lineage), (vec![1, 2, 3, 4, 5], others.lineage), "seed {seed}");
+        let resigned: Vec<usize> = world.processes.iter().map(|process| process.resigned).collect();
+        assert_eq!((resigned[started[away]], resigned.iter().sum::<usize>()), (1, 1), "seed {seed}");
+        // In the same process.
+        assert_eq!(world.processes.len(), 5);
+    }
+}
+
+#[test]
+fn a_member_that_does_not_hold_what_was_decided_joins_again() {
+    for seed in 0..20 {
+        let (mut world, started) = cluster(seed, 4, common(4));
+        let stranded = started[world.random.below(4) as usize];
+        world.processes[stranded].coordinator = None;
+        world.feed(stranded, In::Stranded);
+        assert_eq!(ids(&settle(&mut world)), [1, 2, 3, 4], "seed {seed}");
+        assert_eq!(world.processes[stranded].resigned, 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_node_that_was_cut_off_while_it_drained_ends() {
+    for seed in 0..20 {
+        let (mut world, started) = cluster(seed, 4, common(4));
+        let drained = started[world.random.below(4) as usize];
+        world.feed(drained, In::Drain);
+        let (wait, id) = (world.random.below(80), world.processes[drained].id.0);
+        world.run(wait);
+        world.cut(&[id]);
+        world.run(4_000);
+        world.heal();
+        settle(&mut world);
+        assert!(world.processes[drained].left, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_short_cut_costs_no_membership() {
+    for seed in 0..20 {
+        let (mut world, _) = cluster(seed, 4, common(4));
+        let before = settle(&mut world);
+        world.cut(&[2, 3]);
+        world.run(300);
+        world.heal();
+        assert_eq!(settle(&mut world).view, before.view, "seed {seed}");
+    }
+}
+
+#[test]
+fn two_halves_of_survivors_become_one_again() {
+    let mut both_changed = 0;
+    for seed in 0..40 {
+        let (mut world, _) = cluster(seed, 6, Common { survivors: true, ..common(6) });
+        world.cut(&[1, 2, 5]);
+        world.run(4_000);
+        let lineages: BTreeSet<_> = world.processes.iter().map(|process| process.coordinator.as_ref().map(|at| at.lineage)).collect();
+        assert_eq!(lineages.len(), 2, "seed {seed}");
+        world.heal();
+        let after = settle(&mut world);
+        assert_eq!(ids(&after), [1, 2, 3, 4, 5, 6], "seed {seed}");
+        let changed = world.processes.iter().filter(|process| process.resigned > 0).count();
+        both_changed += usize::from(changed > 3);
+    }
+    // What a side hears of the other's rounds is a little old, so that rarely each takes the other for further.
+    assert!(both_changed <= 2, "{both_changed} of 40");
+}
+
+#[test]
+fn a_drained_node_ends_and_the_others_go_on() {
+    for seed in 0..20 {
+        let (mut world, started) = cluster(seed, 4, common(4));
+        let drained = started[world.random.below(4) as usize];
+        world.feed(drained, In::Drain);
+        let after = settle(&mut world);
+        assert!(world.processes[drained].left, "seed {seed}");
+        assert!(!after.view.contains(world.processes[drained].id));
+        assert!(world.processes.iter().all(|process| process.resigned == 0), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_leaving_node_ends_and_so_does_a_cluster_that_leaves_together() {
+    for seed in 0..20 {
+        let (mut world, started) = cluster(seed, 4, common(4));
+        world.feed(started[1], In::Leave);
+        assert_eq!(ids(&settle(&mut world)), [1, 3, 4], "seed {seed}");
+        assert!(world.processes[started[1]].left);
+        for index in [0, 2, 3] {
+            let wait = world.random.below(30);
+            world.run(wait);
+            world.feed(started[index], In::Leave);
+        }
+        world.run(500);
+        assert!(world.processes.iter().all(|process| process.left), "seed {seed}: nobody waits for the others' time to be over");
+    }
+}

@@ -1,0 +1,132 @@
+//! One simulated process: the machine, its sessions, and what its coordinator was told.
+
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
+use crate::membership::{Effect, FoundingError, Membership};
+use crate::view::{Member, View};
+use crate::wire::JoinRefusal;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+/// How a process is started.
+#[derive(Clone)]
+pub struct Start {
+    pub id: NodeId,
+    pub elements: u64,
+    pub shared: String,
+    pub join: bool,
+    pub refuses: Option<JoinRefusal>,
+    /// Where it listens; anywhere if it does not say.
+    pub port: Option<u16>,
+}
+
+/// The usual start of a node.
+pub fn node(id: u64) -> Start {
+    Start { id: NodeId(id), elements: 23, shared: "tau = 12".to_owned(), join: false, refuses: None, port: None }
+}
+
+/// A connection to, or from, a process.
+#[derive(Clone, Copy)]
+pub struct Session {
+    pub process: usize,
+    /// It can be sent to.
+    pub up: bool,
+}
+
+/// Where a coordinator stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct At {
+    pub lineage: Lineage,
+    pub round: Round,
+    pub view: View,
+}
+
+pub struct Process {
+    pub id: NodeId,
+    pub incarnation: Incarnation,
+    pub address: SocketAddr,
+    pub machine: Membership,
+    pub alive: bool,
+    pub left: bool,
+    pub search: bool,
+    pub tick_at: Option<u64>,
+    pub sessions: BTreeMap<NodeId, Session>,
+    pub dialing: BTreeMap<SocketAddr, u64>,
+    pub silent_since: BTreeMap<usize, u64>,
+    pub watched: Vec<(NodeId, Incarnation)>,
+    /// Whom liveness declared dead.
+    pub declared: BTreeSet<(NodeId, Incarnation)>,
+    pub coordinator: Option<At>,
+    pub lost: BTreeSet<(NodeId, Incarnation)>,
+    pub joiners: (Epoch, Vec<Member>),
+    pub leaving: BTreeSet<NodeId>,
+    /// Since when its coordinator works towards which round.
+    pub waits_since: Option<(Round, u64)>,
+    pub failed: Option<FoundingError>,
+    pub resigned: usize,
+}
+
+impl Process {
+    pub fn new(id: NodeId, incarnation: Incarnation, address: SocketAddr, machine: Membership) -> Self {
+        Self {
+            id,
+            incarnation,
+            address,
+            machine,
+            alive: true,
+            left: false,
+            search: true,
+            tick_at: None,
+            sessions: BTreeMap::new(),
+            dialing: BTreeMap::new(),
+            silent_since: BTreeMap::new(),
+            watched: Vec::new(),
+            declared: BTreeSet::new(),
+            coordinator: None,
+            lost: BTreeSet::new(),
+            joiners: (Epoch(0), Vec::new()),
+            leaving: BTreeSet::new(),
+            waits_since: None,
+            failed: None,
+            resigned: 0,
+        }
+    }
+
+    /// Whether liveness has to tell that a node is dead.
+    pub fn declare(&mut self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.watched.contains(&(node, incarnation)) && self.declared.insert((node, incarnation))
+    }
+
+    /// What the coordinator, liveness and the search are told.
+    pub fn note(&mut self, effect: Effect) {
+        match effect {
+            Effect::Formed { view, lineage } => {
+                assert_eq!(self.coordinator, None, "{} founds although it is a member", self.id);
+                self.coordinator = Some(At { lineage, round: Round::FOUNDING, view });
+            }
+            Effect::Fail(error) => {
+                assert_eq!((&self.failed, &self.coordinator), (&None, &None), "{} fails: {error}", self.id);
+                self.failed = Some(error);
+            }
+            Effect::Lost(node, incarnation) => _ = self.lost.insert((node, incarnation)),
+            Effect::Back(node) => self.lost.retain(|(lost, _)| *lost != node),
+            Effect::Joiners { epoch, members } => {
+                members.iter().for_each(|member| _ = self.lost.remove(&(member.id, member.incarnation)));
+                self.joiners = (epoch, members);
+            }
+            Effect::Leaving { node, .. } => _ = self.leaving.insert(node),
+            Effect::Resign => {
+                self.coordinator = None;
+                self.resigned += 1;
+                self.lost.clear();
+                self.leaving.clear();
+                self.joiners = (Epoch(0), Vec::new());
+            }
+            Effect::Watch(nodes) => {
+                self.declared.retain(|declared| nodes.contains(declared));
+                self.watched = nodes;
+            }
+            Effect::Search(on) => self.search = on,
+            Effect::Send { .. } | Effect::Connect(_) | Effect::Disconnect(_) | Effect::Drained | Effect::Left => {}
+        }
+    }
+}
