@@ -7,6 +7,7 @@ mod determinism;
 mod founding;
 mod golden;
 mod hostile;
+mod joining;
 mod killed;
 mod large;
 mod lost_peers;
