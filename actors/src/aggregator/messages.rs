@@ -7,14 +7,25 @@ use slowmo_protocol::aggregator::Request;
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::ident::Step;
 use slowmo_protocol::sampler::Progress;
+use slowmo_protocol::view::Member;
+use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// Messages to the aggregator.
 pub enum AggregatorMessage {
     /// A worker arrived at an exchange.
     Arrive(Arrival),
-    /// A round was decided; whether the outcome leaves this node out.
-    RoundDecided(Outcome, Assembled, bool),
+    /// A round was decided.
+    RoundDecided {
+        /// What.
+        outcome: Outcome,
+        /// The members of the view that the round began with, ascending.
+        members: Arc<[Member]>,
+        /// What it brought.
+        values: Assembled,
+        /// The outcome leaves this node out.
+        drained: bool,
+    },
     /// The gossip is complete.
     GossipDone {
         /// The inner step that it belongs to.

@@ -73,7 +73,10 @@ impl Actor for AggregatorActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             AggregatorMessage::Arrive(arrival) => state.arrive(arrival),
-            AggregatorMessage::RoundDecided(outcome, values, drained) => state.round_decided(outcome, values, drained),
+            AggregatorMessage::RoundDecided { outcome, members, values, drained } => {
+                (state.members, state.members_before) = (outcome.view.members().into(), members);
+                state.round_decided(outcome, values, drained);
+            }
             AggregatorMessage::GossipDone { step, weight, contributors, values } if state.machine.awaits_gossip(step) => {
                 state.gossiped = values;
                 state.feed(In::GossipDone { step, weight, contributors });
@@ -147,7 +150,6 @@ impl AggregatorState {
         if self.whole.is_none() && self.request.is_some_and(|(request, _)| request.task == Task::Found) {
             self.found(&values);
         }
-        self.members_before = std::mem::replace(&mut self.members, outcome.view.members().into());
         // The training threads' gradients may still be wanted when parameters wait for them.
         self.decided = values;
         self.feed(In::RoundDecided { outcome: Arc::new(outcome), drained });

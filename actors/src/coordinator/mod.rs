@@ -26,7 +26,7 @@ use shards::ShardStates;
 use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Settings};
 use slowmo_protocol::ident::{Epoch, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
-use slowmo_protocol::view::MEMBERS_MAX;
+use slowmo_protocol::view::{MEMBERS_MAX, Member};
 use std::sync::Arc;
 
 /// Streams that may wait until this node knows their attempt: a contribution, parameters and state from every member, of this
@@ -172,7 +172,7 @@ impl CoordinatorState {
                     }
                 }
                 Effect::Discard(_) => self.round = None,
-                Effect::Apply { attempt, outcome, drained } => self.apply(attempt, outcome, drained),
+                Effect::Apply { attempt, outcome, members, drained } => self.apply(attempt, outcome, members, drained),
                 Effect::Stranded => self.stranded(),
                 Effect::Waiting(why) => self.waiting(why),
                 Effect::Fail(error) => {
@@ -188,7 +188,7 @@ impl CoordinatorState {
         Starter { context, streams, actor, states, parameters: *parameters }
     }
 
-    fn apply(&mut self, attempt: Attempt, outcome: Outcome, drained: bool) {
+    fn apply(&mut self, attempt: Attempt, outcome: Outcome, members: Arc<[Member]>, drained: bool) {
         let Some(round) = self.round.take().filter(|round| round.plan.attempt == attempt) else { return };
         let (plan, publication, values, states) = round.finish();
         let Some(publication) = publication.filter(|_| values.covers(plan.layout.elements())) else {
@@ -214,7 +214,7 @@ impl CoordinatorState {
             lineage: outcome.lineage,
             round: outcome.round.next(),
         });
-        actors.tell_aggregator(AggregatorMessage::RoundDecided(outcome, values, drained));
+        actors.tell_aggregator(AggregatorMessage::RoundDecided { outcome, members, values, drained });
     }
 
     fn stranded(&mut self) {

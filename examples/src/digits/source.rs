@@ -7,7 +7,7 @@ use slowmo::{ElasticSampler, SamplerError, Synchronized, Worker};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The batches of one worker.
 pub struct Source {
@@ -44,7 +44,7 @@ pub enum SourceError {
     /// The log of used images cannot be written.
     #[error("the samples log {path}: {error}")]
     Log {
-        /// The file.
+        /// The folder.
         path: PathBuf,
         /// Why.
         #[source]
@@ -53,6 +53,18 @@ pub enum SourceError {
     /// The log of used images cannot be written any more.
     #[error("the samples log: {0}")]
     Write(#[from] std::io::Error),
+}
+
+/// A file of its own for every start of a node, also where several run in one process.
+fn create_log(folder: &Path) -> std::io::Result<File> {
+    std::fs::create_dir_all(folder)?;
+    let mut number = 0;
+    loop {
+        match File::create_new(folder.join(format!("samples-{}-{number}.log", std::process::id()))) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
+            created => return created,
+        }
+    }
 }
 
 impl Source {
@@ -82,8 +94,8 @@ impl Source {
             self.batches = Kind::Dealt(Batches::new(samples, options.batch, options.seed, worker as u32));
         }
         // One log a node; every worker's sampler tells the whole node's images.
-        if let Some(path) = options.samples_log.as_ref().filter(|_| place.worker == 0) {
-            let file = File::create(path).map_err(|error| SourceError::Log { path: path.clone(), error })?;
+        if let Some(folder) = options.samples_log.as_ref().filter(|_| place.worker == 0) {
+            let file = create_log(folder).map_err(|error| SourceError::Log { path: folder.clone(), error })?;
             self.log = Some(BufWriter::new(file));
         }
         Ok(self)

@@ -25,7 +25,8 @@ pub struct Options {
     /// Tells the loss on all training images after every so many rounds; 0 never.
     #[arg(long, default_value_t = 0)]
     pub rounds_per_evaluation: u64,
-    /// Writes which images this node used in decided rounds: a line `round epoch image` each; even shards only.
+    /// Writes which images this node used in decided rounds into a file of its own in this folder: a line `round epoch image` each;
+    /// even shards only.
     #[arg(long)]
     pub samples_log: Option<PathBuf>,
     /// Images a worker takes for one step.

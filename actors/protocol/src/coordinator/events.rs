@@ -97,6 +97,8 @@ pub enum Effect {
         attempt: Attempt,
         /// What was decided.
         outcome: Outcome,
+        /// The members of the view that the round began with, ascending.
+        members: Arc<[Member]>,
         /// The outcome leaves this node out: it has handed over and may end.
         drained: bool,
     },

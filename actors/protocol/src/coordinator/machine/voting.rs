@@ -316,10 +316,11 @@ impl Coordinator {
         }
         let watched = |id: &NodeId| stays(id) || self.joiners.contains_key(id);
         self.dead.retain(|(id, _)| watched(id));
+        let members = self.history.as_ref().map(|history| history.view.members().into()).unwrap_or_default();
         let next = History::after(outcome.clone(), place);
         self.current = (!drained).then(|| Current::new(me, &next.view));
         self.history = (!drained).then_some(next);
-        out.push(Effect::Apply { attempt, outcome, drained });
+        out.push(Effect::Apply { attempt, outcome, members, drained });
         self.replay(now, out);
     }
 

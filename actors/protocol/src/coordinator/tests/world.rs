@@ -252,7 +252,7 @@ impl World {
                         eprintln!("{} {id} OPEN {:?} C{:?} A{:?}", self.now, plan.attempt, plan.contributors, plan.participants)
                     }
                     Effect::Publish(p) => eprintln!("{} {id} PUBLISH {:?} -> {:?} moves {:?}", self.now, p.attempt, p.receivers, p.moves),
-                    Effect::Apply { attempt, outcome, drained } => eprintln!(
+                    Effect::Apply { attempt, outcome, drained, .. } => eprintln!(
                         "{} {id} APPLY {attempt:?} {drained} {:?} next {:?}",
                         self.now,
                         outcome.contributors,
@@ -279,7 +279,7 @@ impl World {
                 self.send_streams(id, streams);
             }
             Effect::Discard(_) => node.movement = None,
-            Effect::Apply { attempt, outcome, drained } => {
+            Effect::Apply { attempt, outcome, drained, .. } => {
                 node.drained = drained;
                 let lost = node.apply(attempt, &outcome, self.schedule);
                 self.check(id, &outcome, &lost);
