@@ -14,6 +14,8 @@ pub enum Link {
     Quic,
     /// In memory, every arrival delayed as the seed says; without a seed in order.
     Memory(Option<u64>),
+    /// In memory, in order, with faults that can be set: [`Runtime::faults`].
+    Faulty,
 }
 
 /// Why a cluster did not start.
@@ -54,6 +56,7 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, Clu
     let key = ClusterKey::generate().map_err(|error| machine(error.to_string()))?;
     let hub = match link {
         Link::Memory(seed) => Some(MemoryHub::new(seed)),
+        Link::Faulty => Some(MemoryHub::new(None)),
         Link::Quic => None,
     };
     let mut nodes = Vec::new();
@@ -68,6 +71,7 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, Clu
             // Ports that are free: nobody can take one between looking for it and listening.
             None => (config.rendezvous, config.cluster_key) = (Some(rendezvous.path().to_owned()), Some(key.clone())),
         }
+        let builder = if link == Link::Faulty { builder.faulty() } else { builder };
         nodes.push(builder.config(config).spawn()?);
     }
     Ok(Cluster { nodes, rendezvous })

@@ -76,6 +76,8 @@ pub struct Report {
     pub members: Vec<MemberReport>,
     /// The last decided round, in three separate numbers: members, those of them alive, those of them that contributed.
     pub last_round: LastRound,
+    /// Whose contributions the last decided round averaged, ascending.
+    pub contributors: Vec<u64>,
     /// Shards whose slow momentum restarted at zero since the founding.
     pub momentum_lost: u64,
     /// `‖x − x̄‖ / ‖x̄‖` of this node when it last contributed.
@@ -191,7 +193,8 @@ fn answer(line: &str, context: &NodeContext) -> Answer {
     Answer::Done
 }
 
-fn report(context: &NodeContext) -> Report {
+/// What the node sees now.
+pub(crate) fn report(context: &NodeContext) -> Report {
     let status: NodeStatus = context.status.read();
     let standing = match status.standing {
         Standing::Founding if !status.members.is_empty() => "member",
@@ -216,6 +219,7 @@ fn report(context: &NodeContext) -> Report {
         step: status.step.0,
         members: status.members.iter().map(member).collect(),
         last_round: LastRound { members: status.members_then, alive: status.alive_then, contributors: status.contributors.len() },
+        contributors: status.contributors.iter().map(|node| node.0).collect(),
         momentum_lost: status.momentum_lost,
         disagreement: status.disagreement,
         waiting_for: status.waiting_for,

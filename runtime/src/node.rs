@@ -1,7 +1,7 @@
 //! A running node: the executor, the actor tree, the transport and the collective. Lives while the runtime or any worker's
 //! handle does.
 
-use crate::admin::Endpoint;
+use crate::admin::{Endpoint, Report, report};
 use crate::transport::quic;
 use ractor::ActorRef;
 use slowmo_actors::buffers::Pool;
@@ -56,6 +56,10 @@ impl Node {
 
     pub(crate) fn drain(&self) {
         self.context.actors.tell_membership(MembershipMessage::Drain);
+    }
+
+    pub(crate) fn status(&self) -> Report {
+        report(&self.context)
     }
 
     pub(crate) fn id(&self) -> NodeId {

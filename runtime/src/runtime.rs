@@ -8,6 +8,7 @@ use crate::discovery::{Directory, StaticList};
 use crate::error::{SpawnError, WorkerError};
 use crate::launcher;
 use crate::node::Node;
+use crate::transport::faulty::{self, Faults};
 use crate::transport::memory::MemoryHub;
 use crate::transport::quic::{self, ClusterKey, Identity as Credential, QuicSettings, Tuning};
 use crate::worker::{Session, Worker};
@@ -39,6 +40,7 @@ const ALONE: ClusterId = ClusterId(0);
 pub struct Runtime {
     node: Arc<Node>,
     taken: Mutex<Vec<bool>>,
+    faults: Option<Faults>,
 }
 
 impl std::fmt::Debug for Runtime {
@@ -52,6 +54,7 @@ impl std::fmt::Debug for Runtime {
 pub struct RuntimeBuilder {
     config: Config,
     network: Option<Network>,
+    faulty: bool,
 }
 
 /// Another network than QUIC, chosen by the program: in-memory for tests.
@@ -110,6 +113,18 @@ impl Runtime {
         self.node.drain();
     }
 
+    /// What this node sees of itself and the cluster, as the admin endpoint tells it.
+    #[must_use]
+    pub fn status(&self) -> admin::Report {
+        self.node.status()
+    }
+
+    /// What can be set to go wrong on this node's network; `None` unless it was built [`RuntimeBuilder::faulty`].
+    #[must_use]
+    pub fn faults(&self) -> Option<&Faults> {
+        self.faults.as_ref()
+    }
+
     /// Bytes on the wire so far, headers and acknowledgements included.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
@@ -132,6 +147,13 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Lets [`Runtime::faults`] cut, delay and throttle what this node sends: for tests.
+    #[must_use]
+    pub fn faulty(mut self) -> Self {
+        self.faulty = true;
+        self
+    }
+
     /// Starts the node: binds its endpoint and looks for its peers in the background. With `min_nodes = 1` and neither peers
     /// nor credentials nothing listens at all.
     ///
@@ -142,8 +164,8 @@ impl RuntimeBuilder {
         launcher::watch();
         let executor = executor(self.config.runtime_threads)?;
         let (admin, drains) = (self.config.admin.clone(), self.config.drain_on_sigterm);
-        let node = executor.block_on_plain_thread(self.build())?;
-        let (context, collective, supervisor, workers) = node;
+        let (parts, faults) = executor.block_on_plain_thread(self.build())?;
+        let (context, collective, supervisor, workers) = parts;
         let admin = match admin {
             Some(path) => Some(executor.serve_admin(path, Arc::clone(&context))?),
             None => None,
@@ -154,13 +176,19 @@ impl RuntimeBuilder {
         let taken = Mutex::new(vec![false; workers.len()]);
         let devices = workers.iter().map(|_| Arc::new(HostDevice) as Arc<dyn Device>).collect();
         let node = Node::new(context, (devices, collective), supervisor, workers, executor.into_inner()).with_admin(admin);
-        Ok(Runtime { node: Arc::new(node), taken })
+        Ok(Runtime { node: Arc::new(node), taken, faults })
     }
 
-    async fn build(self) -> Result<Parts, SpawnError> {
-        let Self { config, network } = self;
+    async fn build(self) -> Result<(Parts, Option<Faults>), SpawnError> {
+        let Self { config, network, faulty } = self;
         let me = (NodeId(config.node_id.map_or_else(random_id, Ok)?), Incarnation(now_micros()));
-        let Connected { cluster, transport, events, discovery } = connect(&config, network, me)?;
+        let Connected { cluster, mut transport, mut events, discovery } = connect(&config, network, me)?;
+        let mut faults = None;
+        if faulty {
+            let silent_after = Duration::from_millis(config.idle_timeout_ms);
+            let (wrapped, wrapped_events, switches) = faulty::wrap(transport, events, silent_after);
+            (transport, events, faults) = (wrapped, wrapped_events, Some(switches));
+        }
         let settings = settings(&config, Identity { cluster, node: me.0, incarnation: me.1 })?;
         discovery.announce(me.0, transport.local().address).await?;
         let collective = Arc::new(SharedMemory::new(settings.workers));
@@ -178,7 +206,7 @@ impl RuntimeBuilder {
         let arguments = NodeArguments { context: Arc::clone(&context), events, workers: Arc::clone(&workers) };
         let (supervisor, _) = Actor::spawn(None, NodeSupervisor, arguments).await.map_err(|error| SpawnError::System(error.to_string()))?;
         let workers = workers.get().cloned().unwrap_or_default();
-        Ok((context, collective, supervisor, workers))
+        Ok(((context, collective, supervisor, workers), faults))
     }
 }
 
