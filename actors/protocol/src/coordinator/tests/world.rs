@@ -439,7 +439,10 @@ impl World {
                 self.feed(*id, In::Resign);
             }
         }
-        let candidates: Vec<Member> = ids.iter().filter(|id| self.is_candidate(**id)).map(|id| self.nodes[id].member.clone()).collect();
+        // Whoever this very view admits, and is about to hear so, asks for nothing.
+        let admitted = |node: &Node| view.member(node.member.id) == Some(&node.member) && node.machine.place().lineage.is_decided();
+        let asks = |id: &&NodeId| self.is_candidate(**id) && !admitted(&self.nodes[*id]);
+        let candidates: Vec<Member> = ids.iter().filter(asks).map(|id| self.nodes[id].member.clone()).collect();
         for one in &ids {
             let near = candidates.iter().filter(|candidate| self.connected(*one, candidate.id)).cloned().collect();
             self.tell_later(*one, In::Joiners { epoch: view.epoch(), members: near }, DELAY_MAX);
