@@ -10,6 +10,7 @@ mod hostile;
 mod joining;
 mod killed;
 mod large;
+mod leaving;
 mod lost_peers;
 mod mixed_schedules;
 mod rounds;
