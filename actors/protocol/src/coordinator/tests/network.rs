@@ -58,7 +58,7 @@ impl World {
         let last = self.network.in_order.entry((from, to)).or_default();
         *last = delayed.max(*last);
         let at = *last;
-        self.at(at, Event::Frame(to, link, header, *message));
+        self.at(at, Event::Frame(to, link, header, message));
     }
 
     pub fn send_streams(&mut self, streams: Vec<(NodeId, Stream)>) {

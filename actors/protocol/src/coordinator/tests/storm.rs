@@ -87,7 +87,7 @@ impl Storm {
         let mut world = self.world();
         world.losses_allowed = true;
         world.steps_max = u64::MAX;
-        let has_slow = self.seed % 4 == 0;
+        let has_slow = self.seed.is_multiple_of(4);
         if has_slow {
             world.slow_nodes.insert(NodeId(self.seed / 4 % self.nodes * 5 + 2));
         }

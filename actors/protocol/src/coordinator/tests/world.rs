@@ -58,7 +58,7 @@ pub enum Fault {
 
 pub enum Event {
     Train(NodeId, Incarnation),
-    Frame(NodeId, Link, Header, Message),
+    Frame(NodeId, Link, Header, Box<Message>),
     Stream(NodeId, Link, Stream),
     Tell(NodeId, Incarnation, In),
     Tick(NodeId, Incarnation),
@@ -190,7 +190,7 @@ impl World {
             }
             Event::Frame(to, link, header, message) => {
                 if self.carries(link, header.sender, to) {
-                    self.feed(to, In::Frame { header, message: Box::new(message) });
+                    self.feed(to, In::Frame { header, message });
                 }
             }
             Event::Stream(to, link, stream) => self.deliver(to, link, stream),
