@@ -10,6 +10,8 @@ pub const NODE_ID: &str = "SLOWMO_NODE_ID";
 pub const LISTEN: &str = "SLOWMO_LISTEN";
 /// Folder in which the nodes find each other's addresses.
 pub const RENDEZVOUS: &str = "SLOWMO_RENDEZVOUS";
+/// Name of that folder in the launch's private one.
+pub(super) const RENDEZVOUS_FOLDER: &str = "rendezvous";
 /// Nodes that found the cluster.
 pub const MIN_NODES: &str = "SLOWMO_MIN_NODES";
 /// File with the cluster key.
@@ -108,7 +110,7 @@ impl Plan {
             (LISTEN.into(), "127.0.0.1:0".into()),
             match &self.peers {
                 Some(peers) => (PEERS.into(), peers.into()),
-                None => (RENDEZVOUS.into(), folder.join("rendezvous").into()),
+                None => (RENDEZVOUS.into(), folder.join(RENDEZVOUS_FOLDER).into()),
             },
             (MIN_NODES.into(), self.nodes.to_string().into()),
             (ADMIN.into(), folder.join(format!("node-{node}.sock")).into()),

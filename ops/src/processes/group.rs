@@ -1,7 +1,7 @@
 //! A group of node processes from start to end; nodes may be added and ended meanwhile.
 
 use super::end::{Ending, reap, send};
-use super::environment::{JOIN, Plan};
+use super::environment::{JOIN, Plan, RENDEZVOUS_FOLDER};
 use super::lines::{LINES_WAITING_MAX, Line, Reading, Stream, forward};
 use super::start::START_NODE;
 use super::{NODES_MAX, signals};
@@ -343,6 +343,7 @@ impl Drop for Group {
 /// A private folder, and in it a new cluster key unless the user brought credentials.
 fn prepare_folder(plan: &Plan) -> std::io::Result<(tempfile::TempDir, Option<PathBuf>)> {
     let folder = tempfile::Builder::new().prefix("slowmo-").tempdir()?;
+    std::fs::create_dir(folder.path().join(RENDEZVOUS_FOLDER))?;
     if let Some(file) = &plan.cluster_key_file {
         return Ok((folder, Some(std::path::absolute(file)?)));
     }
