@@ -11,6 +11,11 @@ pub const BENCH_NODE: &str = "bench-node";
 const WARM_UP_STEPS: u32 = 2;
 /// Times that fit one line, which is bounded.
 const STEPS_PER_LINE: usize = 100;
+/// How long the transport's buffers are given to empty, and how often that is looked at.
+const SETTLE_MAX: Duration = Duration::from_secs(2);
+const SETTLE_INTERVAL: Duration = Duration::from_millis(20);
+/// Fewer bytes than this in one interval are no message.
+const SETTLED_BYTES_MAX: u64 = 16 << 10;
 /// Inner learning rate; the slow step divides by it.
 const LEARNING_RATE: f32 = 0.1;
 
@@ -67,7 +72,7 @@ impl BenchNode {
         }
         let before = runtime.traffic();
         let seconds = (0..self.steps).map(|_| timed_step(&mut worker, &mut params, compute)).collect::<Result<Vec<_>, _>>()?;
-        let after = runtime.traffic();
+        let after = settled_traffic(&runtime);
         let totals = NodeTotals {
             sent_bytes: after.sent_bytes.saturating_sub(before.sent_bytes),
             lost_packets: after.lost_packets.saturating_sub(before.lost_packets),
@@ -80,6 +85,20 @@ impl BenchNode {
         println!("{}", serde_json::to_string(&NodeEvent::Done(totals))?);
         worker.leave()?;
         Ok(())
+    }
+}
+
+/// A gossip ends when its message is handed to the transport: what is still in its buffers is waited for, within bounds.
+fn settled_traffic(runtime: &Runtime) -> slowmo::Traffic {
+    let until = Instant::now() + SETTLE_MAX;
+    let mut last = runtime.traffic();
+    loop {
+        std::thread::sleep(SETTLE_INTERVAL);
+        let now = runtime.traffic();
+        if now.sent_bytes - last.sent_bytes < SETTLED_BYTES_MAX || Instant::now() >= until {
+            return now;
+        }
+        last = now;
     }
 }
 
