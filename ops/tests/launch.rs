@@ -22,8 +22,11 @@ fn launcher(nodes: usize, script: &str) -> Command {
     command
 }
 
-fn launch(nodes: usize, script: &str) -> Output {
-    launcher(nodes, script).output().unwrap()
+/// A launch that one failure ends.
+fn launch_failing_fast(nodes: usize, script: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slowmo"));
+    command.args(["launch", "--fail-fast", "--nodes", &nodes.to_string(), "--", "sh", "-c", script]);
+    command.output().unwrap()
 }
 
 fn sorted_lines(bytes: &[u8]) -> Vec<String> {
@@ -75,7 +78,7 @@ fn nodes_are_told_who_they_are_and_shown_behind_prefixes() {
         expected.push(format!("[node {node}] devices unset"));
     }
     let lines = sorted_lines(&output.stdout);
-    assert!(lines.last().unwrap().starts_with("all 3 nodes ended well after "), "{lines:?}");
+    assert!(lines.last().unwrap().starts_with("all nodes ended well after "), "{lines:?}");
     assert_eq!(lines[..6], expected);
     assert_eq!(sorted_lines(&output.stderr), ["[node 1] 600", "[node 2] 600", "[node 3] 600"]);
 }
@@ -95,9 +98,10 @@ fn workers_and_key_file_reach_the_nodes_and_json_keeps_standard_output_clean() {
 }
 
 #[test]
-fn a_failing_node_ends_the_others_and_is_named() {
+fn with_fail_fast_a_failing_node_ends_the_others_and_is_named() {
     let start = Instant::now();
-    let output = launch(3, "echo pid $$; if [ $SLOWMO_NODE_ID = 2 ]; then sleep 0.2; echo the reason >&2; exit 7; fi; exec sleep 60");
+    let output =
+        launch_failing_fast(3, "echo pid $$; if [ $SLOWMO_NODE_ID = 2 ]; then sleep 0.2; echo the reason >&2; exit 7; fi; exec sleep 60");
     assert!(start.elapsed() < PATIENCE);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8_lossy(&output.stderr);
@@ -111,8 +115,27 @@ fn a_failing_node_ends_the_others_and_is_named() {
 }
 
 #[test]
+fn a_failing_node_is_named_and_the_others_go_on() {
+    let output = launcher(3, "if [ $SLOWMO_NODE_ID = 2 ]; then exit 7; fi; sleep 0.3; echo done").output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    assert!(error.contains("node 2 failed (exit status: 7); the others go on without it"), "{error}");
+    let lines = sorted_lines(&output.stdout);
+    assert_eq!(lines[..2], ["[node 1] done", "[node 3] done"]);
+    assert!(lines[2].starts_with("the job ended; nodes [2] had failed after "), "{lines:?}");
+}
+
+#[test]
+fn a_job_in_which_no_node_ends_well_has_failed() {
+    let output = launcher(2, "echo the reason >&2; exit 3").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("error: no node ended well; the last lines of node") && error.ends_with("    the reason\n"), "{error}");
+}
+
+#[test]
 fn a_killed_node_is_named_with_its_signal() {
-    let output = launch(2, "if [ $SLOWMO_NODE_ID = 1 ]; then kill -KILL $$; fi; exec sleep 60");
+    let output = launch_failing_fast(2, "if [ $SLOWMO_NODE_ID = 1 ]; then kill -KILL $$; fi; exec sleep 60");
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("node 1 failed (killed by SIGKILL); the other nodes were ended; it wrote nothing to standard error"), "{error}");
 }

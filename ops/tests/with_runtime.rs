@@ -23,6 +23,15 @@ fn the_demo_learns_and_its_nodes_agree() {
 }
 
 #[test]
+fn the_demo_kills_one_node_and_a_new_one_joins() {
+    let report = report(&["demo", "--nodes", "3", "--steps", "960"]);
+    assert_eq!((&report["succeeded"], &report["rounds_bit_identical"]), (&true.into(), &80.into()), "{report}");
+    let fates: Vec<_> = report["nodes"].as_array().unwrap().iter().map(|node| node["fate"].as_str().unwrap()).collect();
+    assert_eq!(fates, ["killed", "founded", "founded", "joined"]);
+    assert!(report["recovery_s"].as_f64().unwrap() < 5.0, "{report}");
+}
+
+#[test]
 fn a_demo_that_learned_too_little_says_so() {
     let output = Command::new(env!("CARGO_BIN_EXE_slowmo")).args(["demo", "--nodes", "2", "--steps", "12"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -47,6 +56,23 @@ fn gossip_sends_little_more_than_it_must() {
     let report = report(&["bench", "gossip", "--nodes", "2", "--mib", "4", "--steps", "3"]);
     let sent = report["gossip"]["sent_vs_ideal"].as_f64().unwrap();
     assert!((0.99..1.15).contains(&sent), "sent × {sent}");
+}
+
+#[test]
+fn killed_and_stopped_nodes_are_passed_over_and_come_back() {
+    for signal in ["kill", "stop"] {
+        let report = report(&["bench", "recovery", "--nodes", "4", "--kills", "3", "--signal", signal]);
+        assert_eq!(report["recoveries"].as_array().unwrap().len(), 3);
+        assert_eq!((&report["momentum_lost"], &report["rounds_decided_twice"]), (&0.into(), &0.into()), "{report}");
+        assert!(report["without_victim_ms"]["max"].as_f64().unwrap() < 5_000.0, "{report}");
+    }
+}
+
+#[test]
+fn a_joiner_receives_what_it_needs_and_little_more() {
+    let report = report(&["bench", "join", "--nodes", "3", "--mib", "8", "--joins", "2"]);
+    assert!(report["received_vs_needed_max"].as_f64().unwrap() < 1.1, "{report}");
+    assert_eq!((&report["momentum_lost"], &report["rounds_missed"]), (&0.into(), &0.into()), "{report}");
 }
 
 #[test]

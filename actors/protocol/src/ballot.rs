@@ -95,6 +95,12 @@ impl<V: Clone> Acceptor<V> {
         Ok(())
     }
 
+    /// Forgets what was accepted below `ballot`, under which a motion of its proposer's own choice was received: that proves that
+    /// nothing was chosen below. For a member that no longer holds what its acceptance stands for.
+    pub fn release(&mut self, ballot: Ballot) {
+        self.accepted.take_if(|(accepted, _)| *accepted < ballot);
+    }
+
     fn raise(&mut self, ballot: Ballot) -> Result<(), Stale> {
         if ballot < self.promised {
             return Err(Stale { promised: self.promised });
@@ -115,9 +121,10 @@ pub trait Motion: Clone {
 /// One attempt to decide: the votes gathered under one ballot.
 ///
 /// A motion is chosen when all its voters accepted it: whoever accepts holds data that the others rely on. So a voter that
-/// promises without having accepted proves that the motion was not chosen, and a proposer is bound only where nobody does:
-/// to the motion of the highest ballot that was reported, if all its voters that promised accepted it, or if that motion was
-/// itself inherited (an earlier ballot may have chosen it, with other voters).
+/// promises without having accepted proves that the motion was not chosen. So does its proposer with its promise: only it learns
+/// that its motion is chosen, goes on to the next decree then, and otherwise gives the attempt up. A proposer is bound only where
+/// nobody proves that: to the motion of the highest ballot that was reported, if all its voters that promised accepted it, or if
+/// that motion was itself inherited (an earlier ballot may have chosen it, with other voters).
 #[derive(Clone, Debug)]
 pub struct Proposer<M> {
     ballot: Ballot,
@@ -160,7 +167,8 @@ impl<M: Motion> Proposer<M> {
             Some(report) => report.as_ref().is_some_and(|(ballot, _)| ballot == highest),
             None => true,
         };
-        (motion.is_inherited() || motion.voters().iter().all(accepted)).then_some(motion)
+        let given_up = self.promised.contains_key(&highest.node);
+        (motion.is_inherited() || (!given_up && motion.voters().iter().all(accepted))).then_some(motion)
     }
 
     /// Fixes what is proposed; the first call counts.

@@ -53,7 +53,11 @@ fn run(arguments: &Arguments) -> Result<u64, Box<dyn std::error::Error>> {
     let (mut deaths, mut rounds) = (0, 0);
     thread::scope(|scope| {
         for _ in 0..arguments.busy {
-            scope.spawn(|| while !stop.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop()
+                }
+            });
         }
         for worker in workers {
             scope.spawn(|| train(worker, arguments.parameters, &stop));

@@ -211,33 +211,6 @@ fn a_peer_that_never_synchronizes() {
     drop(silent);
 }
 
-#[test]
-fn more_nodes_than_min_nodes() {
-    let hub = MemoryHub::new(None);
-    let address = |id: u64| SocketAddr::from((Ipv4Addr::LOCALHOST, 42_000 + id as u16));
-    let start = |id: u64| {
-        let peers = [1, 2, 3].into_iter().filter(|other| *other != id).map(address).collect();
-        let network = Some(Network { hub: hub.clone(), address: address(id), peers });
-        Start { config: Config { node_id: Some(id), min_nodes: 2, ..config() }, network, values: 8 }
-    };
-    let spawn = |start: Start| Runtime::builder().config(start.config).network(start.network.unwrap()).spawn().unwrap();
-    let founders: Vec<_> = [1, 3]
-        .map(|id| {
-            let node = spawn(start(id));
-            thread::spawn(move || {
-                let mut worker = node.worker(0).unwrap();
-                worker.synchronize(&mut [0.0; 8]).unwrap();
-                worker
-            })
-        })
-        .into();
-    let founders: Vec<_> = founders.into_iter().map(|thread| thread.join().unwrap()).collect();
-    let told = told(vec![start(2)]);
-    assert_says(&told[0], &["was founded by", "node 1", "node 3", "without this node", "raise min_nodes on all nodes and restart them"]);
-    let leaving: Vec<_> = founders.into_iter().map(|worker| thread::spawn(move || worker.leave().unwrap())).collect();
-    leaving.into_iter().for_each(|thread| thread.join().unwrap());
-}
-
 fn refusal(config: Config) -> String {
     let error = Runtime::builder().config(config).spawn().unwrap_err();
     error.to_string()

@@ -8,8 +8,8 @@ use slowmo_protocol::coordinator::{Outcome, Proposal, RoundKind, Terms};
 use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{
-    BULK_HEADER_BYTES_MAX, Bulk, BulkHeader, CONTROL_FRAME_BYTES_MAX, Contributed, Contribution, Frame, Header, Hello, JoinRefusal,
-    Message, RefusalReason, Standing,
+    BULK_HEADER_BYTES_MAX, Bulk, BulkHeader, CONTROL_FRAME_BYTES_MAX, Content, Contributed, Contribution, Datagram, Frame, Header, Hello,
+    JoinRefusal, Life, LifeState, LifeUpdate, Message, RefusalReason, Standing, SwimMessage, SwimPacket,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Barrier};
@@ -18,6 +18,8 @@ use std::time::Duration;
 
 const STEPS: usize = 30;
 const STRANGER: NodeId = NodeId(99);
+/// Longer than a suspicion lasts before it is a death.
+const TIME_TO_WORK: Duration = Duration::from_millis(1_300);
 
 fn address(id: u64) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 43_000 + id as u16))
@@ -106,6 +108,37 @@ fn wrong_stream_headers() -> Vec<Vec<u8>> {
     headers.map(|header| header.encode().unwrap()).collect()
 }
 
+/// Every message of SWIM, well-formed, from the stranger and in the members' names, with the news that the members are dead:
+/// they can be met, so their lives are no secret.
+fn wrong_datagrams(to: NodeId, lives: &[Life; 2]) -> Vec<Vec<u8>> {
+    let stranger = Life { node: STRANGER, incarnation: Incarnation(1), renewals: 0 };
+    let destination = lives.iter().copied().find(|life| life.node == to).unwrap();
+    let news = |state| lives.map(|life| LifeUpdate { life, refutations: u16::MAX, state }).to_vec();
+    let messages = [
+        SwimMessage::Ping { probe: 1 },
+        SwimMessage::Acknowledge { probe: 1 },
+        SwimMessage::PingRequest { target: lives[0], probe: 1 },
+        SwimMessage::IndirectPing { origin: lives[1], probe: 1 },
+        SwimMessage::IndirectAcknowledge { target: lives[0], probe: 1 },
+        SwimMessage::ForwardedAcknowledge { origin: lives[1], probe: 1 },
+        SwimMessage::Announce,
+        SwimMessage::Feed,
+        SwimMessage::Gossip,
+        SwimMessage::Broadcast,
+        SwimMessage::BelievedDead,
+    ];
+    let sources = [stranger, lives[0], lives[1]];
+    let packets = sources.into_iter().flat_map(|source| {
+        let states = [LifeState::Suspect, LifeState::Down];
+        messages.into_iter().zip(states.into_iter().cycle()).map(move |(message, state)| (source, message, state))
+    });
+    let contents = packets.map(|(source, message, state)| {
+        Content::Swim(SwimPacket { source, refutations: u16::MAX, destination, message, updates: news(state) })
+    });
+    let datagrams = [Content::Ask, Content::Answer].into_iter().chain(contents).map(Datagram::V1);
+    datagrams.map(|datagram| datagram.encode().unwrap()).collect()
+}
+
 /// Bytes that follow no format, seeded.
 fn garbage(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -119,7 +152,7 @@ fn garbage(seed: u64, length: usize) -> Vec<u8> {
 }
 
 /// Everything that a stranger can send to one node, once.
-async fn attack(stranger: &Arc<dyn Transport>, to: NodeId, seed: u64) {
+async fn attack(stranger: &Arc<dyn Transport>, to: NodeId, seed: u64, lives: &[Life; 2]) {
     let mut control: Vec<Vec<u8>> = wrong_frames();
     control.extend(wrong_frames().into_iter().map(|mut frame| {
         frame.truncate(frame.len() / 2);
@@ -133,7 +166,11 @@ async fn attack(stranger: &Arc<dyn Transport>, to: NodeId, seed: u64) {
     }
     let oversized = stranger.send_control(to, vec![0; CONTROL_FRAME_BYTES_MAX + 1].into());
     assert!(matches!(oversized, Err(SendError::TooLarge { .. } | SendError::NotConnected(_))), "{oversized:?}");
-    _ = stranger.send_datagram(to, garbage(seed, 1_000).into());
+    let mut datagrams = wrong_datagrams(to, lives);
+    datagrams.extend([0, 1, 30, 1_000].map(|length| garbage(seed, length)));
+    for datagram in datagrams {
+        _ = stranger.send_datagram(to, datagram.into());
+    }
     let mut headers = wrong_stream_headers();
     headers.extend([0, 3, 200, BULK_HEADER_BYTES_MAX].map(|length| garbage(seed ^ 1, length)));
     for header in headers {
@@ -171,6 +208,7 @@ fn attacked(config: &Config) -> Vec<Vec<f32>> {
                     thread::sleep(Duration::from_millis(2));
                     if step + 5 == STEPS {
                         attacked.wait();
+                        thread::sleep(TIME_TO_WORK);
                     }
                 }
                 worker.leave().unwrap();
@@ -180,10 +218,15 @@ fn attacked(config: &Config) -> Vec<Vec<f32>> {
         founded.wait();
         executor.block_on(async {
             [1, 2].into_iter().for_each(|id| stranger.connect(address(id), Duration::from_secs(5)));
+            let mut lives = [1, 2].map(|node| Life { node: NodeId(node), incarnation: Incarnation(0), renewals: 0 });
+            while lives.iter().any(|life| life.incarnation == Incarnation(0)) {
+                if let Some(TransportEvent::PeerUp { node, incarnation, .. }) = events.recv().await {
+                    lives.iter_mut().filter(|life| life.node == node).for_each(|life| life.incarnation = incarnation);
+                }
+            }
             for seed in 0..2 {
-                while !matches!(events.recv().await, Some(TransportEvent::PeerUp { .. })) {}
-                attack(&stranger, NodeId(1), seed).await;
-                attack(&stranger, NodeId(2), seed + 7).await;
+                attack(&stranger, NodeId(1), seed, &lives).await;
+                attack(&stranger, NodeId(2), seed + 7, &lives).await;
             }
         });
         attacked.wait();

@@ -24,6 +24,11 @@ fn acceptors_never_go_back() {
     acceptor.prepare(ballot(1, 5)).unwrap();
     acceptor.accept(ballot(2, 7), 'c').unwrap();
     assert_eq!(acceptor.promised(), ballot(2, 7));
+    acceptor.release(ballot(2, 7));
+    assert_eq!(acceptor.accepted(), Some(&(ballot(2, 7), 'c')));
+    acceptor.prepare(ballot(3, 7)).unwrap();
+    acceptor.release(ballot(3, 7));
+    assert_eq!((acceptor.promised(), acceptor.accepted()), (ballot(3, 7), None));
     acceptor.next_decree(&view(&[5, 7]));
     assert_eq!((acceptor.promised(), acceptor.accepted()), (ballot(0, 5), None));
 }
@@ -55,14 +60,17 @@ fn a_proposer_is_bound_where_nobody_proves_that_nothing_was_chosen() {
     let fresh = |counter| Some((ballot(counter, 1), vote(counter, &[1, 2, 3], false)));
     let inherited = |counter| Some((ballot(counter, 1), vote(counter, &[1, 2, 3], true)));
     type Answers = Vec<(u64, Option<(Ballot, Vote)>)>;
-    let cases: [(Answers, Option<u64>); 7] = [
+    let cases: [(Answers, Option<u64>); 9] = [
         (vec![], None),
         (vec![(1, None), (2, None)], None),
-        (vec![(1, fresh(0)), (2, fresh(0))], Some(0)),
-        (vec![(1, fresh(0)), (2, None)], None),
-        (vec![(1, fresh(2)), (2, fresh(0))], None),
-        (vec![(1, inherited(2)), (2, None)], Some(2)),
-        (vec![(1, inherited(1)), (2, fresh(2))], None),
+        (vec![(3, fresh(0)), (2, fresh(0))], Some(0)),
+        (vec![(3, fresh(0)), (2, None)], None),
+        (vec![(3, fresh(2)), (2, fresh(0))], None),
+        (vec![(3, inherited(2)), (2, None)], Some(2)),
+        (vec![(3, inherited(1)), (2, fresh(2))], None),
+        // Node 1 proposed it, and says with its promise that it was not chosen; unless it was bound itself.
+        (vec![(1, fresh(0)), (2, fresh(0))], None),
+        (vec![(1, inherited(2)), (2, inherited(2))], Some(2)),
     ];
     for (answers, expected) in cases {
         let mut proposer = Proposer::new(ballot(3, 2));
@@ -121,7 +129,7 @@ proptest! {
 
 #[test]
 fn the_checker_finds_planted_bugs() {
-    for bug in [Bug::ForgetAccepted, Bug::AcceptStale, Bug::ForgetInherited] {
+    for bug in [Bug::ForgetAccepted, Bug::AcceptStale, Bug::ForgetInherited, Bug::ReleaseInherited, Bug::NeverGiveUp] {
         let found = (0..6000u64).any(|seed| run(3, &noise(seed), bug).len() > 1);
         assert!(found, "{bug:?}");
     }
@@ -147,6 +155,10 @@ enum Bug {
     AcceptStale,
     /// Proposers do not say that they had no choice.
     ForgetInherited,
+    /// Acceptors forget what they accepted when the same is proposed again.
+    ReleaseInherited,
+    /// Proposers go on with an attempt after they promised a higher ballot.
+    NeverGiveUp,
 }
 
 #[derive(Clone, Debug)]
@@ -166,6 +178,10 @@ struct Network {
     proposers: BTreeMap<NodeId, (Ballots, Option<Proposer<Vote>>)>,
     messages: Vec<(NodeId, NodeId, Message)>,
     decided: BTreeSet<Ballot>,
+    /// Who knows what was decided.
+    done: BTreeSet<NodeId>,
+    /// The attempts whose data moves.
+    open: BTreeSet<(NodeId, Ballot)>,
 }
 
 /// Plays a schedule: each choice starts an attempt, delivers, repeats or loses a message.
@@ -199,14 +215,24 @@ impl Network {
         let members = view(&(1..=size).collect::<Vec<_>>());
         let acceptors = members.ids().map(|id| (id, Acceptor::new(&members))).collect();
         let proposers = members.ids().map(|id| (id, (Ballots::new(id, &members), None))).collect();
-        Self { members, bug, acceptors, proposers, messages: Vec::new(), decided: BTreeSet::new() }
+        Self {
+            members,
+            bug,
+            acceptors,
+            proposers,
+            messages: Vec::new(),
+            decided: BTreeSet::new(),
+            done: BTreeSet::new(),
+            open: BTreeSet::new(),
+        }
     }
 
     /// A member begins an attempt; the lowest id's first one needs no promises.
     fn start(&mut self, which: usize) {
         let id = self.members.members()[which % self.members.size()].id;
         let (ballots, attempt) = self.proposers.get_mut(&id).unwrap();
-        let fresh = attempt.is_none() && id == self.members.lowest();
+        let unused = attempt.is_none() && ballots.highest() == first_ballot(&self.members);
+        let fresh = unused && id == self.members.lowest();
         let ballot = if fresh { first_ballot(&self.members) } else { ballots.advance() };
         *attempt = Some(Proposer::new(ballot));
         self.broadcast(id, &Message::Prepare(ballot));
@@ -234,6 +260,15 @@ impl Network {
             return;
         }
         let (from, to, message) = self.messages.swap_remove(which % self.messages.len());
+        if let Message::Prepare(ballot) | Message::Propose(ballot, _) = &message {
+            if self.done.contains(&to) {
+                // It answers with the decision instead.
+                return;
+            }
+            let (ballots, attempt) = self.proposers.get_mut(&to).unwrap();
+            ballots.observe(*ballot);
+            attempt.take_if(|attempt| attempt.ballot() < *ballot && self.bug != Bug::NeverGiveUp);
+        }
         let acceptor = self.acceptors.get_mut(&to).unwrap();
         let stale = |stale: Stale| Message::Stale(stale.promised);
         match message {
@@ -244,6 +279,13 @@ impl Network {
             Message::Propose(ballot, value) => {
                 if self.bug == Bug::AcceptStale {
                     acceptor.promised = acceptor.promised.min(ballot);
+                }
+                // Its data has to arrive before it is accepted; that of earlier ballots is thrown away.
+                let releases = !value.inherited || self.bug == Bug::ReleaseInherited;
+                if releases && ballot >= acceptor.promised() && self.open.insert((to, ballot)) {
+                    acceptor.prepare(ballot).unwrap();
+                    acceptor.release(ballot);
+                    return self.messages.push((from, to, Message::Propose(ballot, value)));
                 }
                 let answer = acceptor.accept(ballot, value).map_or_else(stale, |()| Message::Accepted(ballot));
                 self.messages.push((to, from, answer));
@@ -284,6 +326,9 @@ impl Network {
             self.broadcast(id, &Message::Propose(ballot, vote));
         }
         let attempt = self.proposers.get_mut(&id).unwrap().1.as_ref();
-        self.decided.extend(attempt.and_then(Proposer::chosen).map(|chosen| chosen.value));
+        if let Some(chosen) = attempt.and_then(Proposer::chosen) {
+            self.decided.insert(chosen.value);
+            self.done.insert(id);
+        }
     }
 }

@@ -128,10 +128,3 @@ pub struct Settings {
     /// How long a round of live members may take before it is given up.
     pub round_timeout: Span,
 }
-
-impl Settings {
-    /// How long a round waits for a joiner that lives to hold the model: half of what a round may take.
-    pub(super) fn joiners_wait(&self) -> Span {
-        Span(self.round_timeout.0 / 2)
-    }
-}

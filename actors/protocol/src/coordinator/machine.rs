@@ -17,7 +17,7 @@ mod voting;
 
 use super::error::RoundError;
 use super::events::{Effect, In, Settings};
-use super::outcome::{Outcome, Proposal};
+use super::outcome::{Outcome, Proposal, RoundKind, Terms};
 use super::plan::Attempt;
 use crate::ballot::{Acceptor, Ballots, Proposer, first_ballot};
 use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
@@ -71,11 +71,13 @@ struct Current {
     open: Option<Open>,
     /// Who is known to have contributed what.
     contributed: BTreeMap<NodeId, Contributed>,
-    /// The leader that was told of this node's contribution.
-    told: Option<NodeId>,
+    /// Who was told of this node's contribution: those that led or seemed to.
+    told: BTreeSet<NodeId>,
     leading: Option<Proposer<Proposal>>,
-    /// Joiners that hold all they must hold.
+    /// Joiners that hold all they must hold, as far as this leader knows.
     prepared: BTreeSet<NodeId>,
+    /// All joiners of the proposal hold all they must hold.
+    joiners_hold: bool,
     decided: Option<Outcome>,
     /// When the first contribution became known here.
     begun: Option<Instant>,
@@ -87,7 +89,9 @@ struct Current {
     promise_by: Option<Instant>,
     /// The grace has passed since the first contribution.
     grace_over: bool,
-    /// Joiners that do not hold the model by now are left out.
+    /// Until when joiners are waited for.
+    joiners_by: Option<Instant>,
+    /// Joiners did not hold the model by then: this round is made without.
     joiners_over: bool,
     /// Another attempt is due although nobody died.
     retry: bool,
@@ -106,15 +110,17 @@ impl Current {
             voted: None,
             open: None,
             contributed: BTreeMap::new(),
-            told: None,
+            told: BTreeSet::new(),
             leading: None,
             prepared: BTreeSet::new(),
+            joiners_hold: false,
             decided: None,
             begun: None,
             give_up: None,
             follow_until: None,
             promise_by: None,
             grace_over: false,
+            joiners_by: None,
             joiners_over: false,
             retry: false,
             broken: 0,
@@ -147,10 +153,12 @@ impl Machine for Coordinator {
             In::TermsDiffer(attempt, other, terms) => self.terms_differ(attempt, other, terms, out),
             In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, now),
             In::Lost(node, incarnation) => _ = self.dead.insert((node, incarnation)),
-            In::Back(node) => self.dead.retain(|(dead, _)| *dead != node),
+            In::Back(node) => self.back(node),
             In::PeerUp(node) => self.peer_up(node, out),
             In::Joiners { epoch, members } => self.candidates(epoch, members),
-            In::Leaving { node, contributes } => _ = self.leaving.insert(node, contributes),
+            // Outside, who leaves is none of this node's business: it may be another start by the time this node joins.
+            In::Leaving { node, contributes } if self.history.is_some() => _ = self.leaving.insert(node, contributes),
+            In::Leaving { .. } => {}
             In::Resign => self.resign(out),
             In::Tick => self.tick(now, out),
         }
@@ -160,10 +168,9 @@ impl Machine for Coordinator {
     fn next_deadline(&self) -> Option<Instant> {
         let current = self.current.as_ref().filter(|_| self.stopped.is_none())?;
         let broken = current.open.as_ref().and_then(|open| open.broken.map(|(_, deadline)| deadline));
-        let begun = current.begun.filter(|_| current.decided.is_none() && self.leader() == Some(self.me()));
+        let begun = current.begun.filter(|_| current.decided.is_none() && self.leads());
         let grace = begun.filter(|_| !current.grace_over).map(|begun| begun.after(self.settings.grace));
-        let joiners = begun.filter(|_| !current.joiners_over).map(|begun| begun.after(self.settings.joiners_wait()));
-        let deadlines = [broken, current.give_up, current.follow_until, current.promise_by, grace, joiners];
+        let deadlines = [broken, current.give_up, current.follow_until, current.promise_by, grace, current.joiners_by];
         deadlines.into_iter().flatten().min()
     }
 }
@@ -217,6 +224,12 @@ impl Coordinator {
         self.dead.contains(&(node.id, node.incarnation))
     }
 
+    /// The last start of a node that was found dead is alive; those before it stay dead.
+    fn back(&mut self, node: NodeId) {
+        let last = self.dead.iter().rfind(|(dead, _)| *dead == node).copied();
+        last.into_iter().for_each(|last| _ = self.dead.remove(&last));
+    }
+
     /// Whoever is ready to join is alive.
     fn candidates(&mut self, epoch: Epoch, members: Vec<Member>) {
         if self.view().is_none_or(|view| view.epoch() != epoch) {
@@ -257,9 +270,7 @@ impl Coordinator {
         if let Some(error) = &self.stopped {
             return out.push(Effect::Fail(error.clone()));
         }
-        if matches!(contributed.terms.kind, super::RoundKind::Found | super::RoundKind::Slow) {
-            self.state_elements = Some(contributed.terms.elements);
-        }
+        self.note_state_elements(contributed.terms);
         let member = self.history.as_ref().filter(|history| !history.joining);
         if member.is_some_and(|history| history.round != round) {
             // Decided without this contribution: the outcome is on its way to whoever made it.
@@ -271,6 +282,12 @@ impl Coordinator {
         self.mine = Some(contributed.clone());
         if member.is_some() {
             self.begin_contribution(contributed, now, out);
+        }
+    }
+
+    fn note_state_elements(&mut self, terms: Terms) {
+        if matches!(terms.kind, RoundKind::Found | RoundKind::Slow) {
+            self.state_elements = Some(terms.elements);
         }
     }
 
@@ -339,12 +356,11 @@ impl Coordinator {
 
     fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let (enough, grace) = (self.alive_are_enough(), self.settings.grace);
-        let joiners_wait = self.settings.joiners_wait();
         let Some(current) = &mut self.current else { return };
         current.follow_until.take_if(|until| now >= *until);
         current.promise_by.take_if(|until| now >= *until);
         current.grace_over |= current.begun.is_some_and(|begun| now >= begun.after(grace));
-        current.joiners_over |= current.begun.is_some_and(|begun| now >= begun.after(joiners_wait));
+        current.joiners_over |= current.joiners_by.take_if(|until| now >= *until).is_some();
         let broken = current.open.as_mut().and_then(|open| open.broken.take_if(|(_, deadline)| now >= *deadline));
         if let Some((node, _)) = broken {
             self.ask_for_another_attempt(node, out);

@@ -128,6 +128,12 @@ impl Motion for Proposal {
 }
 
 impl Proposal {
+    /// Whether nodes join.
+    #[must_use]
+    pub fn has_joiners(&self) -> bool {
+        self.joiners().next().is_some()
+    }
+
     /// The members of the next view that do not vote: nodes that join.
     pub fn joiners(&self) -> impl Iterator<Item = &Member> {
         self.outcome.view.members().iter().filter(|member| !self.participants.contains(&member.id))

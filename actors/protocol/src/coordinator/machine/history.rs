@@ -136,14 +136,15 @@ impl Coordinator {
         let history = self.history.as_ref()?;
         let stays = |member: &&Member| participants.contains(&member.id) && !self.leaving.contains_key(&member.id);
         let mut members: Vec<Member> = history.view.members().iter().filter(stays).cloned().collect();
-        if members.is_empty() {
-            // The last one to leave hands over to nobody.
-            members = history.view.members().iter().filter(|member| participants.contains(&member.id)).cloned().collect();
-        }
-        if terms.carries_parameters() && terms.kind != RoundKind::Found {
+        let waits = self.current.as_ref().is_some_and(|current| !current.joiners_over);
+        if terms.carries_parameters() && terms.kind != RoundKind::Found && waits {
             let room = MEMBERS_MAX.saturating_sub(members.len());
             let new = self.joiners.values().filter(|joiner| !participants.contains(&joiner.id) && !self.is_dead(joiner));
             members.extend(new.take(room).cloned());
+        }
+        if members.is_empty() {
+            // All leave: the lowest one is left with everything, and ends with it.
+            members.extend(history.view.members().iter().find(|member| participants.contains(&member.id)).cloned());
         }
         // Also where the same members make it up: one that was left out and admitted again is not ready twice.
         let changed = !members.iter().eq(history.view.members()) || members.iter().any(|member| !participants.contains(&member.id));

@@ -25,16 +25,23 @@ impl Coordinator {
     }
 
     pub(super) fn lead(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        if self.leader() != Some(self.me()) || self.follows_another() {
+        if !self.leads() || self.follows_another() {
             return;
         }
         let Some(current) = self.current.as_ref().filter(|current| current.decided.is_none()) else { return };
         match current.leading.as_ref().map(Proposer::proposal) {
             None => self.begin_to_lead(now, out),
-            Some(None) => self.propose_when_promised(out),
+            Some(None) => self.propose_when_promised(now, out),
             Some(Some(_)) if self.must_try_again() => self.take_over(now, out),
             Some(Some(_)) => {}
         }
+    }
+
+    /// Whether this node leads: every lower id is dead, or was when this node began the attempt whose ballot is still the highest
+    /// one here. Who returns leaves the lead to such an attempt for a while, so that attempt must go on.
+    pub(super) fn leads(&self) -> bool {
+        let leading = self.current.as_ref().is_some_and(|current| current.leading.is_some());
+        leading || self.leader() == Some(self.me())
     }
 
     /// Whether a living node's higher ballot was promised a moment ago: two that both believe they lead must not race.
@@ -47,23 +54,21 @@ impl Coordinator {
 
     fn begin_to_lead(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let Some(current) = &self.current else { return };
-        let first = self.first_ballot().filter(|first| first.node == self.me() && current.ballot() == *first);
+        // Once a higher ballot was seen the first one is of no use, and might name two proposals.
+        let first = self.first_ballot().filter(|first| first.node == self.me() && current.ballots.highest() == *first);
         let Some(ballot) = first.filter(|_| self.is_plain()) else { return self.take_over(now, out) };
         let Some(terms) = current.contributed.values().next().map(|contributed| contributed.terms) else { return };
         let (contributors, participants) = self.everybody(terms.kind);
         if let Some(current) = &mut self.current {
             current.leading = Some(Proposer::new(ballot));
         }
-        self.propose_own(ballot, terms, contributors, participants, out);
+        self.propose_own(ballot, terms, (contributors, participants), now, out);
     }
 
     /// Asks for promises under a new ballot.
     fn take_over(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let me = self.me();
         let Some(current) = &mut self.current else { return };
-        if current.joiners_over {
-            self.joiners.retain(|id, _| current.prepared.contains(id));
-        }
         let ballot = current.ballots.advance();
         let Ok(promise) = current.acceptor.prepare(ballot) else { return };
         let mut leading = Proposer::new(ballot);
@@ -76,7 +81,7 @@ impl Coordinator {
         }
         let members: Vec<NodeId> = self.history.iter().flat_map(|history| history.view.ids()).collect();
         self.broadcast(members, &Message::Prepare, out);
-        self.propose_when_promised(out);
+        self.propose_when_promised(now, out);
     }
 
     pub(super) fn promised(
@@ -96,7 +101,7 @@ impl Coordinator {
         }
     }
 
-    fn propose_when_promised(&mut self, out: &mut Outbox<Effect>) {
+    fn propose_when_promised(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let (Some(history), Some(current)) = (&self.history, &self.current) else { return };
         let Some(leading) = &current.leading else { return };
         let ballot = leading.ballot();
@@ -108,7 +113,7 @@ impl Coordinator {
         }
         if let Some(bound) = leading.bound_to() {
             let proposal = Proposal { outcome: bound.outcome.clone(), participants, inherited: true };
-            return self.propose(proposal, out);
+            return self.propose(proposal, now, out);
         }
         let contributes = |node: &&NodeId| current.contributed.contains_key(node);
         let mut contributors: Vec<NodeId> = participants.iter().filter(contributes).copied().collect();
@@ -122,27 +127,34 @@ impl Coordinator {
         if terms.kind == RoundKind::Found {
             contributors.truncate(1);
         }
-        self.propose_own(ballot, terms, contributors, participants, out);
+        self.propose_own(ballot, terms, (contributors, participants), now, out);
     }
 
     fn propose_own(
         &mut self,
         ballot: Ballot,
         terms: Terms,
-        contributors: Vec<NodeId>,
-        participants: Vec<NodeId>,
+        (contributors, participants): (Vec<NodeId>, Vec<NodeId>),
+        now: Instant,
         out: &mut Outbox<Effect>,
     ) {
         match self.compose(ballot, terms, contributors, participants) {
-            Some(Ok(proposal)) => self.propose(proposal, out),
+            Some(Ok(proposal)) => self.propose(proposal, now, out),
             Some(Err(shards)) => self.abandon(RefusalReason::MomentumLost { shards }, out),
             None => {}
         }
     }
 
-    fn propose(&mut self, proposal: Proposal, out: &mut Outbox<Effect>) {
-        if let Some(leading) = self.current.as_mut().and_then(|current| current.leading.as_mut()) {
+    fn propose(&mut self, proposal: Proposal, now: Instant, out: &mut Outbox<Effect>) {
+        let timeout = self.settings.round_timeout;
+        let Some(current) = &mut self.current else { return };
+        if let Some(leading) = &mut current.leading {
             leading.propose(proposal.clone());
+        }
+        if proposal.has_joiners() && !current.joiners_over {
+            // Half of the time that is left: the round must still be made without them.
+            let left = current.give_up.map_or(timeout, |until| until.since(now));
+            current.joiners_by.get_or_insert(now.after(Span(left.0 / 2)));
         }
         self.broadcast(proposal.participants.iter().copied(), &Message::Propose(proposal.clone()), out);
         if let Some(view) = self.history.as_ref().map(|history| history.view.clone()) {
@@ -166,23 +178,40 @@ impl Coordinator {
             }
             _ => return,
         };
+        let participates = matches!(message, Message::Propose(_));
         self.send(node, message, out);
+        if participates && current.joiners_hold {
+            self.send(node, Message::Prepared, out);
+        }
     }
 
-    pub(super) fn count_prepared(&mut self, header: &Header) {
+    /// Counts a voter or a joiner; or learns from the leader that all joiners are ready.
+    pub(super) fn count_prepared(&mut self, header: &Header, out: &mut Outbox<Effect>) {
         let Some(current) = &mut self.current else { return };
+        current.joiners_hold |= header.sender == header.ballot.node && header.ballot == current.ballot();
         let Some(leading) = current.leading.as_mut().filter(|leading| leading.ballot() == header.ballot) else { return };
         leading.accept(header.sender);
         current.prepared.insert(header.sender);
+        self.tell_that_joiners_hold(out);
     }
 
-    /// The leader's rule: all participants accepted, so that their data is safe, and the joiners have theirs.
+    /// Whoever accepts makes the outcome one that may be chosen, whatever happens to the leader: so the members accept a
+    /// proposal that joiners shall hold state of only once these do.
+    fn tell_that_joiners_hold(&mut self, out: &mut Outbox<Effect>) {
+        let Some(current) = self.current.as_mut().filter(|current| !current.joiners_hold) else { return };
+        let Some(proposal) = current.leading.as_ref().and_then(Proposer::proposal) else { return };
+        if proposal.inherited || !proposal.has_joiners() || !proposal.joiners().all(|joiner| current.prepared.contains(&joiner.id)) {
+            return;
+        }
+        current.joiners_hold = true;
+        let participants = proposal.participants.clone();
+        self.broadcast(participants, &Message::Prepared, out);
+    }
+
+    /// The leader's rule: all participants accepted, so that their data is safe, and that of the joiners before.
     pub(super) fn decide_when_accepted(&mut self, out: &mut Outbox<Effect>) {
         let Some(current) = self.current.as_mut().filter(|current| current.decided.is_none()) else { return };
         let Some(chosen) = current.leading.as_ref().and_then(Proposer::chosen) else { return };
-        if !chosen.inherited && !chosen.joiners().all(|joiner| current.prepared.contains(&joiner.id)) {
-            return;
-        }
         let outcome = chosen.outcome.clone();
         let all: Vec<NodeId> = chosen.participants.iter().copied().chain(chosen.joiners().map(|joiner| joiner.id)).collect();
         current.decided = Some(outcome.clone());

@@ -18,6 +18,7 @@ use crate::policy::Quorum;
 use crate::time::Instant;
 use crate::view::{Member, View};
 use crate::wire::{Contributed, Header, Message, RefusalReason};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Coordinator {
@@ -65,7 +66,7 @@ impl Coordinator {
             Message::Prepare => self.promise(&header, now, out),
             Message::Promise { accepted, contributed } => self.promised(&header, accepted, contributed, now, out),
             Message::Propose(proposal) => self.take_proposal(&header, proposal, now, out),
-            Message::Prepared => self.count_prepared(&header),
+            Message::Prepared => self.count_prepared(&header, out),
             Message::Broken(node) => self.ask_for_another_attempt(node, out),
             _ => {}
         }
@@ -139,6 +140,7 @@ impl Coordinator {
         current.leading.take_if(|leading| leading.ballot() < ballot);
         current.proposal = None;
         current.prepared.clear();
+        current.joiners_hold = false;
         if ballot.node != me {
             current.follow_until = Some(now.after(FOLLOW_WAIT));
         }
@@ -149,7 +151,9 @@ impl Coordinator {
         let Some(current) = self.current.as_mut().filter(|_| header.sender == header.ballot.node) else { return };
         let raised = header.ballot > current.ballot();
         let Ok(promise) = current.acceptor.prepare(header.ballot) else { return self.send(header.sender, Message::Stale, out) };
-        current.told = contributed.as_ref().map(|_| header.sender);
+        if contributed.is_some() {
+            current.told.insert(header.sender);
+        }
         if raised {
             self.follow(header.ballot, now);
         }
@@ -210,6 +214,8 @@ impl Coordinator {
         let Some(publication) = self.publication(&plan, &outcome) else { return };
         let Some(current) = &mut self.current else { return };
         if current.open.as_ref().is_none_or(|open| *open.plan != plan) {
+            // The data of what was accepted before goes: nobody may count on it any more.
+            current.acceptor.release(ballot);
             let plan = Arc::new(plan);
             current.open = Some(Open::new(Arc::clone(&plan)));
             out.push(Effect::Open(plan));
@@ -253,12 +259,15 @@ impl Coordinator {
         self.history.as_ref().is_some_and(|history| !history.joining && fine(&history.view))
     }
 
+    /// Tells whoever should lead of this node's contribution, and whoever does under the ballot that was promised.
     pub(super) fn tell_leader(&mut self, out: &mut Outbox<Effect>) {
-        let (Some(mine), Some(leader)) = (self.mine.clone(), self.leader()) else { return };
-        let me = self.me();
-        let Some(current) = self.current.as_mut().filter(|current| leader != me && current.told != Some(leader)) else { return };
-        current.told = Some(leader);
-        self.send(leader, Message::Contribute(mine), out);
+        let (Some(mine), Some(leader), me) = (self.mine.clone(), self.leader(), self.me()) else { return };
+        let Some(owner) = self.current.as_ref().map(|current| current.ballot().node) else { return };
+        for to in BTreeSet::from([leader, owner]) {
+            if to != me && self.current.as_mut().is_some_and(|current| current.told.insert(to)) {
+                self.send(to, Message::Contribute(mine.clone()), out);
+            }
+        }
     }
 
     /// Accepts the proposal of the promised ballot once this node holds all that it must hold for it.
@@ -270,6 +279,9 @@ impl Coordinator {
         let holds = |open: &Open| open.held() == Some(&proposal.outcome) && (open.plan.attempt.ballot == ballot || proposal.inherited);
         let held = current.open.as_ref().is_some_and(holds);
         if !held && (joining || !proposal.inherited) {
+            return;
+        }
+        if !joining && !proposal.inherited && proposal.has_joiners() && !current.joiners_hold {
             return;
         }
         if !joining && current.acceptor.accept(ballot, proposal).is_err() {
@@ -306,10 +318,16 @@ impl Coordinator {
 
     fn apply(&mut self, attempt: Attempt, outcome: Outcome, now: Instant, out: &mut Outbox<Effect>) {
         let (me, place) = (self.me(), self.place());
-        let drained = !outcome.view.contains(me);
+        let last = outcome.view.size() == 1 && self.leaving.contains_key(&me);
+        let drained = last || !outcome.view.contains(me);
+        // A founding may be decided before this node's own training asked for it.
+        self.note_state_elements(outcome.terms);
         self.mine = None;
         let stays = |id: &NodeId| outcome.view.contains(*id);
-        self.leaving.retain(|id, _| stays(id));
+        // Whoever was started again under the id of a member that wanted to leave wants to stay.
+        let before = self.history.as_ref().map(|history| &history.view);
+        let again = |id: &NodeId| before.and_then(|view| view.member(*id)).is_some_and(|member| outcome.view.member(*id) != Some(member));
+        self.leaving.retain(|id, _| stays(id) && !again(id));
         if self.history.as_ref().is_none_or(|history| history.view.epoch() != outcome.view.epoch()) {
             // They are ready again once they can reach the new view's members.
             self.joiners.clear();
@@ -353,7 +371,7 @@ impl Coordinator {
             self.send_from(*place, node, Message::Decide(outcome.clone()), out);
         }
         let Some(current) = &mut self.current else { return };
-        current.told.take_if(|told| *told == node);
+        current.told.remove(&node);
         let ballot = current.ballot();
         if current.voted == Some(ballot) && ballot.node == node {
             self.send(node, Message::Prepared, out);

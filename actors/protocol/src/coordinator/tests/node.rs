@@ -2,13 +2,13 @@
 
 use super::oracle::{GAMMA, mean, slow_step};
 use crate::coordinator::{Attempt, Coordinator, Outcome, Plan, Publication, RoundKind, Settings, Terms};
-use crate::ident::{ClusterId, Incarnation, NodeId, Round, ShardId, Step};
+use crate::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, ShardId, Step};
 use crate::machine::Identity;
 use crate::policy::{OnMomentumLoss, Quorum};
 use crate::time::Span;
 use crate::view::Member;
 use crate::wire::Header;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub const CLUSTER: ClusterId = ClusterId(1);
@@ -65,6 +65,8 @@ pub struct Movement {
 pub struct Schedule {
     pub slow_every: u64,
     pub elements: usize,
+    /// Whether a mean of so many gradients goes before every exchange; 0: none.
+    pub gradients: usize,
 }
 
 impl Schedule {
@@ -72,6 +74,14 @@ impl Schedule {
         let slow = (step.0 + 1).is_multiple_of(self.slow_every);
         let kind = if slow { RoundKind::Slow } else { RoundKind::Average };
         Terms { kind, step, gamma: GAMMA, elements: self.elements as u64 }
+    }
+
+    pub fn after(&self, terms: Terms) -> Terms {
+        let next = self.terms(terms.next_step());
+        if self.gradients > 0 && terms.kind != RoundKind::Gradients {
+            return Terms { kind: RoundKind::Gradients, elements: self.gradients as u64, ..next };
+        }
+        next
     }
 
     pub fn found(&self) -> Terms {
@@ -89,6 +99,8 @@ pub struct Node {
     pub next: Terms,
     pub waiting: bool,
     pub parameters: Vec<f64>,
+    /// What the last round made.
+    pub values: Vec<f64>,
     pub frozen: Vec<f64>,
     pub states: BTreeMap<ShardId, State>,
     pub movement: Option<Movement>,
@@ -96,6 +108,16 @@ pub struct Node {
     pub drained: bool,
     pub outside: bool,
     pub draining: bool,
+    /// Its training is over: it leaves without another contribution.
+    pub silent: bool,
+    /// Whom its membership has declared dead, or is about to.
+    pub believed_dead: BTreeSet<(NodeId, Incarnation)>,
+    /// Who is ready to join, as far as its membership has said.
+    pub candidates: Vec<Member>,
+    /// Of whom it was told that they leave.
+    pub leavers: BTreeSet<NodeId>,
+    /// The view that this start of the node asked to join.
+    pub asked: Option<Epoch>,
     pub failed: Option<crate::coordinator::RoundError>,
     pub waits_for: Option<String>,
     pub last: Option<Outcome>,
@@ -124,6 +146,7 @@ impl Node {
             next: schedule.found(),
             waiting: false,
             parameters,
+            values: Vec::new(),
             frozen: Vec::new(),
             states: BTreeMap::new(),
             movement: None,
@@ -131,10 +154,25 @@ impl Node {
             drained: false,
             outside: true,
             draining: false,
+            silent: false,
+            believed_dead: BTreeSet::new(),
+            candidates: Vec::new(),
+            leavers: BTreeSet::new(),
+            asked: None,
             failed: None,
             waits_for: None,
             last: None,
         }
+    }
+
+    /// Is no member any more; its membership forgets what it knew of the others.
+    pub fn leave(&mut self) {
+        self.outside = true;
+        self.states.clear();
+        self.believed_dead.clear();
+        self.candidates.clear();
+        self.leavers.clear();
+        self.asked = None;
     }
 
     fn header(&self, plan: &Plan) -> Header {
@@ -144,10 +182,9 @@ impl Node {
     /// Inner steps: every node drifts in its own way.
     pub fn train(&mut self) {
         let (id, step) = (self.member.id.0, self.next.step.0);
-        for (index, value) in self.parameters.iter_mut().enumerate() {
-            *value += ((id * 7 + step * 3 + index as u64) % 11) as f64 / 16.0 - 0.25;
-        }
-        self.frozen = self.parameters.clone();
+        let drift = |index: usize| ((id * 7 + step * 3 + index as u64) % 11) as f64 / 16.0 - 0.25;
+        self.frozen = self.parameters.iter().enumerate().map(|(index, value)| value + drift(index)).collect();
+        self.frozen.truncate(self.next.elements as usize);
         self.waiting = true;
     }
 
@@ -268,7 +305,9 @@ impl Node {
         let publication = movement.publication.unwrap();
         let values: Vec<f64> = movement.values.into_values().flatten().collect();
         assert_eq!(values.len(), outcome.terms.elements as usize, "an incomplete model was applied");
-        self.parameters.clone_from(&values);
+        if outcome.terms.carries_parameters() {
+            self.parameters.clone_from(&values);
+        }
         let mut states = BTreeMap::new();
         for shard in &publication.holds {
             let range = publication.state_layout.range(*shard);
@@ -283,8 +322,11 @@ impl Node {
             }
         }
         self.states = states;
-        (self.round, self.next) = (outcome.round.next(), schedule.terms(outcome.terms.next_step()));
+        self.values = values;
+        (self.round, self.next) = (outcome.round.next(), schedule.after(outcome.terms));
         (self.waiting, self.outside) = (false, false);
+        self.believed_dead.retain(|(id, incarnation)| outcome.view.member(*id).is_some_and(|member| member.incarnation == *incarnation));
+        self.leavers.retain(|id| outcome.view.contains(*id));
         self.last = Some(outcome.clone());
         publication.lost.clone()
     }

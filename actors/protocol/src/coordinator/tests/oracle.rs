@@ -30,7 +30,10 @@ pub fn mean(pieces: &[&[f64]]) -> Vec<f64> {
 pub struct Oracle {
     pub contributions: BTreeMap<(Round, NodeId), Vec<f64>>,
     pub outcomes: BTreeMap<Round, Outcome>,
+    /// What a round made.
     pub values: BTreeMap<Round, Vec<f64>>,
+    /// The parameters after it.
+    pub parameters: BTreeMap<Round, Vec<f64>>,
     pub anchors: BTreeMap<Round, Vec<f64>>,
     pub momenta: BTreeMap<Round, Vec<f64>>,
 }
@@ -63,9 +66,8 @@ impl Oracle {
         if matches!(outcome.terms.kind, RoundKind::Slow | RoundKind::Found) {
             anchor.clone_from(&values);
         }
-        if outcome.terms.kind == RoundKind::Gradients {
-            values = self.values.get(&before).cloned().unwrap_or_default();
-        }
+        let parameters = if outcome.terms.carries_parameters() { values.clone() } else { self.parameters[&before].clone() };
+        self.parameters.insert(round, parameters);
         self.values.insert(round, values);
         self.anchors.insert(round, anchor);
         self.momenta.insert(round, momentum);

@@ -1,20 +1,24 @@
-//! A discrete-event world of many nodes: seeded delays, deaths, restarts, pauses, joins, drains and cuts. It plays the part of
-//! the membership and of the network, checks every applied outcome against the oracle, and never looks inside a machine.
+//! A discrete-event world of many nodes: seeded delays, deaths, restarts, pauses, joins, drains and cuts. It checks every applied
+//! outcome against the oracle and never looks inside a machine.
 
+use super::membership::{Absence, LOOK_EVERY};
+use super::network::{Link, Network};
 use super::node::{Node, Schedule, Stream};
 use super::oracle::Oracle;
+use super::trace;
 use crate::coordinator::{Effect, In, Outcome};
-use crate::ident::{Epoch, Lineage, NodeId, Round};
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::{Machine, Outbox};
 use crate::policy::Quorum;
 use crate::time::Instant;
 use crate::view::{Member, View};
-use crate::wire::{Frame, Header, Message};
+use crate::wire::{Header, Message};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// How long a frame usually takes at most, in simulated microseconds.
 pub const DELAY_MAX: u64 = 1_000;
-/// How long after a death the others hear of it at most.
-pub const DETECTION_MAX: u64 = 6_000;
+/// Events after which a run is taken for endless.
+const EVENTS_MAX: u64 = 3_000_000;
 
 /// A small generator: one seed drives a run.
 #[derive(Clone)]
@@ -33,23 +37,35 @@ impl Random {
 #[derive(Clone, Debug)]
 pub enum Fault {
     Kill(NodeId),
+    /// Kills a node if a quorum survives it.
+    KillOne(NodeId),
     /// Starts a node: a new one, or one that died, under a new incarnation.
     Start(NodeId),
     Pause(NodeId, u64),
+    /// Everybody takes a living node for dead for so long.
+    Suspect(NodeId, u64),
     Drain(NodeId),
+    /// A member leaves without another contribution.
+    Leave(NodeId),
+    /// Everything to and from a node takes long for a while.
+    Slow(NodeId, u64),
+    /// The connection of two nodes breaks.
+    Break(NodeId, NodeId),
     /// Every frame and stream between the two groups is lost.
     Cut(BTreeSet<NodeId>),
     Heal,
 }
 
-enum Event {
-    Train(NodeId, u64),
-    Frame(NodeId, Header, Box<Message>),
-    Stream(NodeId, Stream),
-    Tell(NodeId, u64, In),
-    Tick(NodeId, u64),
+pub enum Event {
+    Train(NodeId, Incarnation),
+    Frame(NodeId, Link, Header, Box<Message>),
+    Stream(NodeId, Link, Stream),
+    Tell(NodeId, Incarnation, In),
+    Tick(NodeId, Incarnation),
     Fault(Fault),
-    /// The membership looks around: who is a candidate, who must join again.
+    /// What a dead node sent is lost from now on.
+    Break(NodeId, NodeId, Link),
+    /// The membership looks around: who is dead, back, a candidate; who must join again.
     Look,
 }
 
@@ -57,7 +73,10 @@ pub struct World {
     pub nodes: BTreeMap<NodeId, Node>,
     pub oracle: Oracle,
     pub seed: u64,
-    looks_at: Option<u64>,
+    pub network: Network,
+    pub absences: Vec<Absence>,
+    /// How many faults are still to come.
+    pub faults: usize,
     pub now: u64,
     pub random: Random,
     pub schedule: Schedule,
@@ -68,12 +87,10 @@ pub struct World {
     pub slow_nodes: BTreeSet<NodeId>,
     queue: BTreeMap<(u64, u64), Event>,
     sequence: u64,
-    in_order: BTreeMap<(NodeId, NodeId), u64>,
-    cut: Option<BTreeSet<NodeId>>,
-    incarnations: u64,
+    pub cut: Option<BTreeSet<NodeId>>,
+    pub incarnations: u64,
     lineage: Lineage,
     pub steps_max: u64,
-    pub applied: BTreeMap<NodeId, u64>,
     pub decided_at: BTreeMap<Round, u64>,
 }
 
@@ -83,7 +100,9 @@ impl World {
             nodes: BTreeMap::new(),
             oracle: Oracle::default(),
             seed,
-            looks_at: None,
+            network: Network::default(),
+            absences: Vec::new(),
+            faults: 0,
             now: 0,
             random: Random(seed),
             schedule,
@@ -93,12 +112,10 @@ impl World {
             slow_nodes: BTreeSet::new(),
             queue: BTreeMap::new(),
             sequence: 0,
-            in_order: BTreeMap::new(),
             cut: None,
             incarnations: 1,
             lineage: Lineage(77),
             steps_max: 40,
-            applied: BTreeMap::new(),
             decided_at: BTreeMap::new(),
         };
         for id in ids {
@@ -112,46 +129,36 @@ impl World {
             world.tell_later(id, formed, 2 * DELAY_MAX);
             world.train_later(id);
         }
+        world.at(LOOK_EVERY, Event::Look);
         world
     }
 
     pub fn fault_at(&mut self, at: u64, fault: Fault) {
+        self.faults += 1;
         self.at(at, Event::Fault(fault));
     }
 
-    fn at(&mut self, at: u64, event: Event) {
+    pub fn at(&mut self, at: u64, event: Event) {
         self.sequence += 1;
         self.queue.insert((at, self.sequence), event);
     }
 
-    fn later(&mut self, event: Event, delay_max: u64) {
+    pub fn later(&mut self, event: Event, delay_max: u64) {
         let at = self.now + 1 + self.random.below(delay_max);
         self.at(at, event);
     }
 
-    fn look_later(&mut self, delay_max: u64) {
-        self.look_by(self.now + 1 + delay_max);
-    }
-
-    /// One look at a time is on its way.
-    fn look_by(&mut self, at: u64) {
-        if self.looks_at.is_none_or(|planned| planned <= self.now || at < planned) {
-            self.looks_at = Some(at);
-            self.at(at, Event::Look);
-        }
-    }
-
-    fn tell_later(&mut self, id: NodeId, event: In, delay_max: u64) {
-        let incarnation = self.nodes[&id].member.incarnation.0;
+    pub fn tell_later(&mut self, id: NodeId, event: In, delay_max: u64) {
+        let incarnation = self.nodes[&id].member.incarnation;
         self.later(Event::Tell(id, incarnation, event), delay_max);
     }
 
-    fn train_later(&mut self, id: NodeId) {
+    pub fn train_later(&mut self, id: NodeId) {
         let node = &self.nodes[&id];
         if node.next.step.0 >= self.steps_max || node.draining && node.drained {
             return;
         }
-        let (incarnation, slow) = (node.member.incarnation.0, self.slow_nodes.contains(&id));
+        let (incarnation, slow) = (node.member.incarnation, self.slow_nodes.contains(&id));
         self.later(Event::Train(id, incarnation), if slow { 400 * DELAY_MAX } else { 4 * DELAY_MAX });
     }
 
@@ -161,63 +168,71 @@ impl World {
         while let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 <= until) {
             let ((at, _), event) = entry.remove_entry();
             events += 1;
-            assert!(events < 3_000_000, "the simulation does not end");
+            assert!(events < EVENTS_MAX, "the simulation does not end");
             self.now = self.now.max(at);
             self.step(event);
         }
     }
 
-    fn is_up(&self, id: NodeId) -> bool {
+    pub fn is_up(&self, id: NodeId) -> bool {
         self.nodes.get(&id).is_some_and(|node| node.alive)
     }
 
-    fn connected(&self, one: NodeId, other: NodeId) -> bool {
+    pub fn connected(&self, one: NodeId, other: NodeId) -> bool {
         self.cut.as_ref().is_none_or(|group| group.contains(&one) == group.contains(&other))
     }
 
     fn step(&mut self, event: Event) {
         match event {
             Event::Train(id, incarnation) => self.train(id, incarnation),
-            Event::Frame(to, header, message) if self.paused(to) => self.at_wake(to, Event::Frame(to, header, message)),
-            Event::Frame(to, header, message) if self.connected(to, header.sender) => self.feed(to, In::Frame { header, message }),
-            Event::Frame(..) => {}
-            Event::Stream(to, stream) if self.paused(to) => self.at_wake(to, Event::Stream(to, stream)),
-            Event::Stream(to, stream) => self.deliver(to, stream),
-            Event::Tell(id, incarnation, event) if self.paused(id) => self.at_wake(id, Event::Tell(id, incarnation, event)),
-            // A membership does not say that a node is back after it said that the node died.
-            Event::Tell(id, _, In::Back(other)) if !self.is_up(other) || !self.connected(id, other) => {}
-            Event::Tell(id, incarnation, event) => {
-                if self.nodes.get(&id).is_some_and(|node| node.member.incarnation.0 == incarnation) {
-                    self.feed(id, event);
+            Event::Frame(to, ..) | Event::Stream(to, ..) | Event::Tell(to, ..) | Event::Tick(to, _) if self.paused(to) => {
+                self.at(self.nodes[&to].stopped_until, event);
+            }
+            Event::Frame(to, link, header, message) => {
+                if self.carries(link, header.sender, to) {
+                    self.feed(to, In::Frame { header, message });
                 }
             }
-            Event::Tick(id, incarnation) if self.paused(id) => self.at_wake(id, Event::Tick(id, incarnation)),
+            Event::Stream(to, link, stream) => self.deliver(to, link, stream),
+            Event::Tell(id, incarnation, event) => {
+                if self.is_start(id, incarnation) {
+                    self.tell(id, event);
+                }
+            }
             Event::Tick(id, incarnation) => {
-                let due = self.nodes.get(&id).filter(|node| node.member.incarnation.0 == incarnation);
+                let due = self.nodes.get(&id).filter(|node| node.member.incarnation == incarnation);
                 if due.and_then(|node| node.machine.next_deadline()).is_some_and(|deadline| deadline.0 <= self.now) {
                     self.feed(id, In::Tick);
                 }
             }
-            Event::Fault(fault) => self.fault(fault),
+            Event::Fault(fault) => {
+                self.faults -= 1;
+                self.fault(fault);
+            }
+            Event::Break(one, other, link) => {
+                if self.carries(link, one, other) {
+                    self.break_link(one, other);
+                }
+            }
             Event::Look => self.look(),
         }
     }
 
-    fn paused(&self, id: NodeId) -> bool {
+    pub fn paused(&self, id: NodeId) -> bool {
         self.nodes.get(&id).is_some_and(|node| node.stopped_until > self.now)
     }
 
-    fn at_wake(&mut self, id: NodeId, event: Event) {
-        let at = self.nodes[&id].stopped_until;
-        self.at(at, event);
+    /// Whether this start of the node is up.
+    pub fn is_start(&self, id: NodeId, incarnation: Incarnation) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.alive && node.member.incarnation == incarnation)
     }
 
-    fn train(&mut self, id: NodeId, incarnation: u64) {
+    fn train(&mut self, id: NodeId, incarnation: Incarnation) {
         if self.paused(id) {
-            return self.at_wake(id, Event::Train(id, incarnation));
+            return self.at(self.nodes[&id].stopped_until, Event::Train(id, incarnation));
         }
-        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive && node.member.incarnation.0 == incarnation) else { return };
-        if node.waiting || node.failed.is_some() || node.drained || node.next.step.0 >= self.steps_max {
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive && node.member.incarnation == incarnation) else { return };
+        if node.waiting || node.silent || node.failed.is_some() || node.drained || node.next.step.0 >= self.steps_max {
             return;
         }
         node.train();
@@ -230,37 +245,16 @@ impl World {
     }
 
     pub fn feed(&mut self, id: NodeId, event: In) {
+        trace::told(self.now, id, &event);
         let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive) else { return };
         let mut out = Outbox::default();
         node.machine.handle(event, Instant(self.now), &mut out);
-        let incarnation = node.member.incarnation.0;
+        let incarnation = node.member.incarnation;
         if let Some(deadline) = node.machine.next_deadline() {
             self.at(deadline.0.max(self.now + 1), Event::Tick(id, incarnation));
         }
         for effect in out.take() {
-            if std::env::var("TRACE").is_ok() {
-                match &effect {
-                    Effect::Send { to, frame: Frame::V1 { header, message } } => eprintln!(
-                        "{} {id} -> {to} r{} b{}.{} {}",
-                        self.now,
-                        header.round.0,
-                        header.ballot.counter,
-                        header.ballot.node.0,
-                        format!("{message:?}").chars().take(300).collect::<String>()
-                    ),
-                    Effect::Open(plan) => {
-                        eprintln!("{} {id} OPEN {:?} C{:?} A{:?}", self.now, plan.attempt, plan.contributors, plan.participants)
-                    }
-                    Effect::Publish(p) => eprintln!("{} {id} PUBLISH {:?} -> {:?} moves {:?}", self.now, p.attempt, p.receivers, p.moves),
-                    Effect::Apply { attempt, outcome, drained, .. } => eprintln!(
-                        "{} {id} APPLY {attempt:?} {drained} {:?} next {:?}",
-                        self.now,
-                        outcome.contributors,
-                        outcome.view.ids().collect::<Vec<_>>()
-                    ),
-                    other => eprintln!("{} {id} {other:?}", self.now),
-                }
-            }
+            trace::effect(self.now, id, &effect);
             self.execute(id, effect);
         }
         self.progress(id);
@@ -272,186 +266,64 @@ impl World {
             Effect::Send { to, frame } => self.send(id, to, &frame),
             Effect::Open(plan) => {
                 let streams = node.open(plan);
-                self.send_streams(id, streams);
+                self.send_streams(streams);
             }
             Effect::Publish(publication) => {
                 let streams = node.publish(publication);
-                self.send_streams(id, streams);
+                self.send_streams(streams);
             }
             Effect::Discard(_) => node.movement = None,
             Effect::Apply { attempt, outcome, drained, .. } => {
+                assert!(!drained || node.draining, "{id} was drained without having asked for it");
                 node.drained = drained;
                 let lost = node.apply(attempt, &outcome, self.schedule);
                 self.check(id, &outcome, &lost);
-                if self.nodes.values().any(|node| node.alive && !outcome.view.contains(node.member.id)) {
-                    self.look_later(DETECTION_MAX);
-                }
                 self.train_later(id);
             }
             Effect::Fail(error) => node.failed = Some(error),
-            Effect::Stranded => {
-                node.outside = true;
-                self.gone(id);
-            }
+            Effect::Stranded => node.leave(),
             Effect::Waiting(why) => node.waits_for = why,
         }
     }
 
-    /// The membership of the others learns that a node is no member any more.
-    fn gone(&mut self, id: NodeId) {
-        let incarnation = self.nodes[&id].member.incarnation;
-        for other in self.others(id) {
-            self.tell_later(other, In::Lost(id, incarnation), DETECTION_MAX);
+    /// Momentum is lost only with more than `R` members, gone at some time from the proposal of the round before on.
+    fn check_losses(&self, outcome: &Outcome) {
+        let before = |by: u64| outcome.round.0.checked_sub(by).map(Round);
+        let Some(known) = before(1).and_then(|round| self.oracle.outcomes.get(&round)) else { return };
+        if outcome.momentum_lost == known.momentum_lost {
+            return;
         }
-        self.look_later(2 * DETECTION_MAX);
-    }
-
-    fn others(&self, id: NodeId) -> Vec<NodeId> {
-        self.nodes.keys().copied().filter(|other| *other != id && self.is_up(*other)).collect()
+        let since = before(2).and_then(|round| self.decided_at.get(&round)).copied().unwrap_or_default();
+        let gone: Vec<NodeId> = known.view.members().iter().filter(|member| self.was_gone(member, since)).map(|member| member.id).collect();
+        assert!(self.losses_allowed && gone.len() > self.replicas, "momentum was lost in {} with only {gone:?} gone", outcome.round);
     }
 
     fn check(&mut self, id: NodeId, outcome: &Outcome, lost: &[crate::ident::ShardId]) {
+        self.check_losses(outcome);
         self.decided_at.entry(outcome.round).or_insert(self.now);
         self.oracle.decide(outcome, lost);
-        assert!(self.losses_allowed || outcome.momentum_lost == 0, "momentum was lost in {:?}", outcome.round);
         let node = &self.nodes[&id];
-        assert_eq!(node.parameters, self.oracle.values[&outcome.round], "{id} holds other parameters after {}", outcome.round);
+        assert_eq!(node.values, self.oracle.values[&outcome.round], "{id} holds other values after {}", outcome.round);
+        assert_eq!(node.parameters, self.oracle.parameters[&outcome.round], "{id} holds other parameters after {}", outcome.round);
         let layout = crate::shards::Layout::new(self.schedule.elements);
         for (shard, state) in &node.states {
             let range = layout.range(*shard);
             assert_eq!(state.anchor, self.oracle.anchors[&outcome.round][range.clone()], "{id}: anchor of {shard}, {}", outcome.round);
             assert_eq!(state.momentum, self.oracle.momenta[&outcome.round][range], "{id}: momentum of {shard}, {}", outcome.round);
         }
-        *self.applied.entry(id).or_default() += 1;
     }
 
-    /// Frames travel encoded and arrive in order per pair of nodes.
-    fn send(&mut self, from: NodeId, to: NodeId, frame: &Frame) {
-        let Frame::V1 { header, message } = Frame::decode(&frame.encode().unwrap()).unwrap();
-        let delayed = self.now + 1 + self.random.below(DELAY_MAX);
-        let last = self.in_order.entry((from, to)).or_default();
-        *last = delayed.max(*last);
-        let at = *last;
-        self.at(at, Event::Frame(to, header, message));
-    }
-
-    fn send_streams(&mut self, from: NodeId, streams: Vec<(NodeId, Stream)>) {
-        _ = from;
-        for (to, stream) in streams {
-            self.later(Event::Stream(to, stream), 3 * DELAY_MAX);
-        }
-    }
-
-    fn deliver(&mut self, to: NodeId, stream: Stream) {
-        let from = stream.header.sender;
-        // A stream of a node that died meanwhile may be cut off.
-        let sender_lives = self.nodes.get(&from).is_some_and(|node| node.alive && node.member.incarnation == stream.header.incarnation);
-        if !self.connected(from, to) || !self.is_up(to) || (!sender_lives && self.random.below(2) == 0) {
-            return;
-        }
-        let node = self.nodes.get_mut(&to).unwrap();
-        if node.machine.admits(&stream.header) {
-            node.parked.insert(stream.key(), stream);
-            self.progress(to);
-        }
-    }
-
-    fn progress(&mut self, id: NodeId) {
+    pub fn progress(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive) else { return };
         node.reduce();
         let published = node.publish_reduced();
         let mut told = node.take_arrived();
         if let Some((attempt, streams)) = published {
-            self.send_streams(id, streams);
+            self.send_streams(streams);
             told.push(In::Reduced(attempt));
         }
         for event in told {
             self.feed(id, event);
-        }
-    }
-
-    fn fault(&mut self, fault: Fault) {
-        match fault {
-            Fault::Kill(id) if self.is_up(id) => {
-                self.nodes.get_mut(&id).unwrap().alive = false;
-                self.gone(id);
-            }
-            Fault::Start(id) if !self.is_up(id) => {
-                self.incarnations += 1;
-                let node = Node::new(id, self.incarnations, self.schedule, self.replicas, self.quorum);
-                self.nodes.insert(id, node);
-                self.train_later(id);
-                self.look_later(DETECTION_MAX);
-            }
-            Fault::Pause(id, span) if self.is_up(id) => {
-                let node = self.nodes.get_mut(&id).unwrap();
-                node.stopped_until = self.now + span;
-                if span > DETECTION_MAX {
-                    self.gone(id);
-                }
-                self.look_by(self.now + span + 1);
-            }
-            Fault::Drain(id) if self.is_up(id) => {
-                self.nodes.get_mut(&id).unwrap().draining = true;
-                for node in self.nodes.keys().copied().collect::<Vec<_>>() {
-                    self.tell_later(node, In::Leaving { node: id, contributes: true }, DELAY_MAX);
-                }
-            }
-            Fault::Cut(group) => self.cut(group),
-            Fault::Heal => {
-                self.cut = None;
-                self.look_later(DELAY_MAX);
-            }
-            _ => {}
-        }
-    }
-
-    fn cut(&mut self, group: BTreeSet<NodeId>) {
-        self.cut = Some(group);
-        let ids: Vec<NodeId> = self.nodes.keys().copied().filter(|id| self.is_up(*id)).collect();
-        for one in &ids {
-            for other in ids.iter().filter(|other| !self.connected(*one, **other)).copied().collect::<Vec<_>>() {
-                let incarnation = self.nodes[&other].member.incarnation;
-                self.tell_later(*one, In::Lost(other, incarnation), DETECTION_MAX);
-            }
-        }
-    }
-
-    fn is_candidate(&self, id: NodeId) -> bool {
-        let node = &self.nodes[&id];
-        node.outside && !node.drained && (node.waiting || node.last.is_some())
-    }
-
-    /// Plays the membership: whoever is left out resigns and asks to join; everybody hears of the candidates and of who is back.
-    fn look(&mut self) {
-        let best = self.nodes.values().filter(|node| node.alive && !node.outside).max_by_key(|node| node.round).map(|node| node.member.id);
-        let Some(view) = best.and_then(|best| self.nodes[&best].machine.view().cloned()) else { return };
-        let ids: Vec<NodeId> = self.nodes.keys().copied().filter(|id| self.is_up(*id) && !self.paused(*id)).collect();
-        for id in &ids {
-            let node = &self.nodes[id];
-            let left_out = view.member(*id).is_none_or(|member| member.incarnation != node.member.incarnation);
-            let reachable = best.is_some_and(|best| self.connected(best, *id));
-            if node.draining && left_out && reachable {
-                // The decision was lost on its way: the node may end all the same.
-                self.nodes.get_mut(id).unwrap().drained = true;
-            } else if !node.outside && left_out && reachable && !node.drained {
-                self.nodes.get_mut(id).unwrap().outside = true;
-                self.feed(*id, In::Resign);
-            }
-        }
-        let candidates: Vec<Member> = ids.iter().filter(|id| self.is_candidate(**id)).map(|id| self.nodes[id].member.clone()).collect();
-        for one in &ids {
-            let near = candidates.iter().filter(|candidate| self.connected(*one, candidate.id)).cloned().collect();
-            self.tell_later(*one, In::Joiners { epoch: view.epoch(), members: near }, DELAY_MAX);
-            for other in ids.iter().filter(|other| *other != one && self.connected(*one, **other)).copied().collect::<Vec<_>>() {
-                if !self.nodes[&other].outside {
-                    self.tell_later(*one, In::Back(other), DELAY_MAX);
-                    self.tell_later(*one, In::PeerUp(other), 2 * DELAY_MAX);
-                }
-            }
-        }
-        if !candidates.is_empty() {
-            self.look_later(DETECTION_MAX);
         }
     }
 }

@@ -1,0 +1,221 @@
+//! Storms of faults: spaced, so that every round between two of them must be decided and nothing may be lost, and dense, where
+//! momentum may be lost but a round still has one outcome, and everybody gets to the end once the faults are over.
+
+use super::world::{Fault, World};
+use super::{LONG, assert_finished, world};
+use crate::ident::NodeId;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+/// What happens to whom follows from the seed.
+#[derive(Clone, Copy, Debug)]
+struct Storm {
+    seed: u64,
+    nodes: u64,
+    replicas: usize,
+    /// From one fault to the next.
+    gap: u64,
+    /// One message in so many is slow; 0: none.
+    rarely_slow: u64,
+    /// Gradients that are averaged before every exchange; 0: none.
+    gradients: usize,
+}
+
+/// Between two faults a round is decided.
+fn spaced() -> impl Strategy<Value = Storm> {
+    (any::<u64>(), 5u64..9, 1usize..3, 40_000u64..90_000).prop_map(|(seed, nodes, replicas, gap)| {
+        let (rarely_slow, gradients) = (0, 0);
+        Storm { seed, nodes, replicas, gap, rarely_slow, gradients }
+    })
+}
+
+/// Faults on top of each other, and messages that take long.
+fn dense() -> impl Strategy<Value = Storm> {
+    let (rarely_slow, gradients) = (prop_oneof![Just(0u64), 10u64..100], prop_oneof![Just(0usize), Just(17usize)]);
+    (any::<u64>(), 1u64..9, 0usize..3, 100u64..20_000, rarely_slow, gradients)
+        .prop_map(|(seed, nodes, replicas, gap, rarely_slow, gradients)| Storm { seed, nodes, replicas, gap, rarely_slow, gradients })
+}
+
+impl Storm {
+    fn world(self) -> World {
+        let mut world = world(self.seed, self.nodes, self.replicas);
+        world.network.rarely_slow = self.rarely_slow;
+        world.schedule.gradients = self.gradients;
+        world.steps_max = 120;
+        world
+    }
+
+    /// Kills, restarts, pauses, joins and drains, far enough apart that a round is decided between two.
+    fn spaced(self) {
+        let Self { nodes, gap, .. } = self;
+        let mut world = self.world();
+        let mut next = 60;
+        for index in 0..6u64 {
+            let mut random = world.random.clone();
+            random.0 ^= index.wrapping_mul(0x5851_F42D);
+            let at = 8_000 + index * gap + random.below(gap / 4);
+            let target = NodeId(random.below(nodes) * 5 + 2);
+            match random.below(5) {
+                0 => {
+                    world.fault_at(at, Fault::Kill(target));
+                    world.fault_at(at + random.below(15_000), Fault::Start(target));
+                }
+                1 => {
+                    next += 1;
+                    world.fault_at(at, Fault::Start(NodeId(next)));
+                    world.fault_at(at + gap / 2, Fault::Drain(NodeId(next)));
+                }
+                2 => {
+                    next += 1;
+                    world.fault_at(at, Fault::Kill(target));
+                    world.fault_at(at, Fault::Start(NodeId(next)));
+                }
+                3 => world.fault_at(at, Fault::Pause(target, random.below(30_000))),
+                _ => {
+                    next += 1;
+                    world.fault_at(at, Fault::Start(NodeId(next)));
+                    world.fault_at(at + random.below(8_000), Fault::Kill(NodeId(next)));
+                }
+            }
+        }
+        world.run(LONG);
+        assert_all_finished(&world);
+    }
+
+    /// Everything that a cluster survives, at any moment, also while it still recovers from what came before.
+    fn dense(self) {
+        let mut world = self.world();
+        world.losses_allowed = true;
+        world.steps_max = u64::MAX;
+        let has_slow = self.seed.is_multiple_of(4);
+        if has_slow {
+            world.slow_nodes.insert(NodeId(self.seed / 4 % self.nodes * 5 + 2));
+        }
+        let mut random = world.random.clone();
+        random.0 ^= 0x5851_F42D;
+        let (mut at, mut ids) = (1_000 + random.below(30_000), (0..self.nodes).map(|rank| rank * 5 + 2).collect::<Vec<_>>());
+        for index in 0..10 {
+            at += 1 + random.below(2 * self.gap);
+            // Every other fault hits the lowest ids: one of them leads.
+            let reach = if random.below(2) == 0 { 2 } else { ids.len() as u64 };
+            let target = NodeId(ids[random.below(reach.min(ids.len() as u64)) as usize]);
+            let other = NodeId(ids[random.below(ids.len() as u64) as usize]);
+            match random.below(12) {
+                0 => world.fault_at(at, Fault::KillOne(target)),
+                1 => {
+                    world.fault_at(at, Fault::KillOne(target));
+                    world.fault_at(at + random.below(20_000), Fault::Start(target));
+                }
+                2 => world.fault_at(at, Fault::Pause(target, random.below(40_000))),
+                3 => world.fault_at(at, Fault::Suspect(target, random.below(20_000))),
+                4 if target != other => world.fault_at(at, Fault::Break(target, other)),
+                5 if self.nodes > 2 && random.below(3) == 0 => {
+                    let group: BTreeSet<NodeId> = ids.iter().filter(|_| random.below(3) == 0).map(|id| NodeId(*id)).collect();
+                    world.fault_at(at, Fault::Cut(group));
+                    at += random.below(20_000);
+                    world.fault_at(at, Fault::Heal);
+                }
+                6 => {
+                    world.fault_at(at, Fault::Drain(target));
+                    if random.below(3) == 0 {
+                        // It dies instead, and its next start wants to stay.
+                        world.fault_at(at + random.below(5_000), Fault::KillOne(target));
+                        world.fault_at(at + random.below(10_000), Fault::Start(target));
+                    }
+                }
+                7 => world.fault_at(at, Fault::Leave(target)),
+                8 => world.fault_at(at, Fault::Slow(target, random.below(30_000))),
+                _ => {
+                    // Below or above the others; perhaps it dies, drains or pauses while it joins.
+                    let id = if random.below(3) == 0 { 1_000 + index } else { 200 + index };
+                    ids.push(id);
+                    world.fault_at(at, Fault::Start(NodeId(id)));
+                    let soon = at + random.below(8_000);
+                    match random.below(4) {
+                        0 => world.fault_at(soon, Fault::KillOne(NodeId(id))),
+                        1 => world.fault_at(soon, Fault::Pause(NodeId(id), random.below(20_000))),
+                        2 => world.fault_at(soon, Fault::Drain(NodeId(id))),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        world.run(at + if has_slow { 500_000 } else { 20_000 });
+        world.steps_max = world.nodes.values().map(|node| node.next.step.0).max().unwrap_or_default() + 30;
+        world.run(LONG);
+        assert_all_finished(&world);
+    }
+}
+
+/// Whoever lives is in.
+fn assert_all_finished(world: &World) {
+    let living = world.nodes.values().filter(|node| node.alive && !node.drained).count();
+    assert_finished(world, living);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_storm_of_spaced_faults_loses_nothing(storm in spaced()) {
+        storm.spaced();
+    }
+
+    #[test]
+    fn any_dense_storm_ends_in_one_history(storm in dense()) {
+        storm.dense();
+    }
+}
+
+#[test]
+fn spaced_storms_that_failed_once() {
+    let storm = |seed, nodes, replicas, gap| Storm { seed, nodes, replicas, gap, rarely_slow: 0, gradients: 0 }.spaced();
+    storm(9673298147799824389, 5, 1, 89520);
+    storm(13579537005728292551, 8, 1, 46000);
+    storm(12846056096122377243, 6, 1, 55600);
+}
+
+#[test]
+fn scratch() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+    let env = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
+    let dense_kind = env("DENSE", 0) == 1;
+    if std::env::var("SEED").is_ok() {
+        let storm = Storm {
+            seed: env("SEED", 0),
+            nodes: env("NODES", 6),
+            replicas: env("R", 1) as usize,
+            gap: env("GAP", 50000),
+            rarely_slow: env("SLOW", 0),
+            gradients: env("GRAD", 0) as usize,
+        };
+        return if dense_kind { storm.dense() } else { storm.spaced() };
+    }
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut bytes = [0u8; 32];
+    bytes[..8].copy_from_slice(&env("START", 1).to_le_bytes());
+    let mut runner = TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+    let begun = std::time::Instant::now();
+    let mut counted = 0;
+    while begun.elapsed().as_secs() < env("SECS", 0) {
+        let storm =
+            if dense_kind { dense().new_tree(&mut runner).unwrap().current() } else { spaced().new_tree(&mut runner).unwrap().current() };
+        counted += 1;
+        let result = std::panic::catch_unwind(|| if dense_kind { storm.dense() } else { storm.spaced() });
+        if let Err(error) = result {
+            let why = error.downcast_ref::<String>().cloned().or(error.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default();
+            eprintln!(
+                "SEED={} NODES={} R={} GAP={} SLOW={} GRAD={} : {}",
+                storm.seed,
+                storm.nodes,
+                storm.replicas,
+                storm.gap,
+                storm.rarely_slow,
+                storm.gradients,
+                why.chars().take(700).collect::<String>().replace('\n', " ")
+            );
+        }
+    }
+    eprintln!("{counted} storms");
+}

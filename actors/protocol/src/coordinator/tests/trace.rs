@@ -1,0 +1,54 @@
+//! Prints what happens in a simulated world, for whoever looks into a failing seed: `SLOWMO_TRACE=1`, with `--nocapture`.
+
+use crate::coordinator::{Effect, In};
+use crate::ident::NodeId;
+use crate::wire::Frame;
+use std::fmt::Debug;
+use std::sync::OnceLock;
+
+/// Longest description of one event.
+const WIDTH: usize = 300;
+
+fn is_on() -> bool {
+    static ON: OnceLock<bool> = OnceLock::new();
+    *ON.get_or_init(|| std::env::var_os("SLOWMO_TRACE").is_some())
+}
+
+fn line(now: u64, what: &str, of: &dyn Debug) {
+    let of: String = format!("{of:?}").chars().take(WIDTH).collect();
+    eprintln!("{now} {what} {of}");
+}
+
+pub fn fault(now: u64, fault: &dyn Debug) {
+    if is_on() {
+        line(now, "FAULT", fault);
+    }
+}
+
+/// What a machine is told, but for frames, which were printed when they were sent.
+pub fn told(now: u64, id: NodeId, event: &In) {
+    if is_on() && !matches!(event, In::Frame { .. } | In::Tick) {
+        line(now, &format!("{id} <="), event);
+    }
+}
+
+pub fn effect(now: u64, id: NodeId, effect: &Effect) {
+    if !is_on() {
+        return;
+    }
+    match effect {
+        Effect::Send { to, frame: Frame::V1 { header, message } } => {
+            let (round, counter, owner) = (header.round.0, header.ballot.counter, header.ballot.node.0);
+            line(now, &format!("{id} -> {to} round {round} ballot {counter}.{owner}"), message);
+        }
+        Effect::Open(plan) => line(now, &format!("{id} OPEN"), &(plan.attempt, &plan.contributors, &plan.participants)),
+        Effect::Publish(publication) => {
+            line(now, &format!("{id} PUBLISH"), &(publication.attempt, &publication.receivers, &publication.moves));
+        }
+        Effect::Apply { attempt, outcome, drained, .. } => {
+            let next: Vec<_> = outcome.view.ids().collect();
+            line(now, &format!("{id} APPLY"), &(attempt, &outcome.contributors, next, drained));
+        }
+        other => line(now, &format!("{id}"), other),
+    }
+}

@@ -1,0 +1,192 @@
+//! A node that comes to a running cluster: it is a member after the next round, or told why not, by name; in both cases the
+//! model is what one process computes from who contributed.
+
+use crate::support::{Training, bits, by_the_book, config, in_hub, local_sgd, sgp, train, uneven};
+use slowmo::config::BaseName;
+use slowmo::transport::memory::MemoryHub;
+use slowmo::{Config, StepReport};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const VALUES: usize = 600;
+const TAU: usize = 4;
+const BETA: f32 = 0.5;
+const FOUNDERS: [u64; 2] = [1, 3];
+const LATE: u64 = 2;
+/// Far below every time-out of the configuration.
+const SOON: Duration = Duration::from_secs(5);
+/// Rounds with the node that joined after which all leave.
+const TOGETHER: usize = 10;
+
+fn averaging() -> Config {
+    Config { min_nodes: 2, ..local_sgd(1, TAU as u64, 1.0, BETA) }
+}
+
+/// Trains one node in a hub on a thread of its own until `done`, then leaves.
+fn begin(hub: &MemoryHub, id: u64, config: &Config, mut done: impl FnMut(&StepReport) -> bool + Send) -> impl FnOnce() -> Training + Send {
+    let node = in_hub(hub, id, &[1, 2, 3], config);
+    move || {
+        let mut worker = node.worker(0).unwrap();
+        let training = train(&mut worker, id, VALUES, |report| {
+            thread::sleep(Duration::from_millis(1));
+            done(report)
+        });
+        worker.leave().unwrap();
+        training
+    }
+}
+
+/// Says when `contributors` contributed to so many rounds.
+fn after(rounds: usize, contributors: usize) -> impl FnMut(&StepReport) -> bool + Send {
+    let mut seen = 0;
+    move |report| {
+        seen += usize::from(report.contributors == contributors);
+        seen == rounds
+    }
+}
+
+/// Two founders train; what they saw, and what `visit` made of it meanwhile.
+fn visited<R: Send>(config: &Config, visit: impl FnOnce(&MemoryHub) -> R + Send) -> (R, [Training; 2]) {
+    let (hub, begun) = (MemoryHub::new(None), &Barrier::new(3));
+    let (over, last) = (&AtomicBool::new(false), &AtomicU64::new(u64::MAX));
+    thread::scope(|scope| {
+        let founders = FOUNDERS.map(|id| {
+            let founder = begin(&hub, id, config, move |report| {
+                if report.step == 5 {
+                    begun.wait();
+                }
+                if over.load(Ordering::SeqCst) {
+                    // The other founder is at most a round away: both end at the same step.
+                    _ = last.compare_exchange(u64::MAX, report.step + 4, Ordering::SeqCst, Ordering::SeqCst);
+                }
+                report.step == last.load(Ordering::SeqCst)
+            });
+            scope.spawn(founder)
+        });
+        begun.wait();
+        let result = visit(&hub);
+        over.store(true, Ordering::SeqCst);
+        (result, founders.map(|founder| founder.join().unwrap()))
+    })
+}
+
+/// What a node is told that comes to two founders, which notice nothing.
+fn told(late: &Config, values: usize) -> String {
+    let (told, founders) = visited(&Config { max_nodes: late.max_nodes, ..averaging() }, |hub| {
+        let begun = Instant::now();
+        let node = in_hub(hub, LATE, &[1, 2, 3], late);
+        let mut parameters = uneven(values);
+        let error = node.worker(0).unwrap().synchronize(&mut parameters).unwrap_err();
+        assert_eq!(parameters, uneven(values), "parameters are unchanged after an error");
+        assert!(begun.elapsed() < SOON, "{:?}: {error}", begun.elapsed());
+        error.to_string()
+    });
+    let expected = by_the_book(VALUES, TAU, BETA, &vec![FOUNDERS.to_vec(); founders[0].seen.reports.len()]);
+    for Training { seen, .. } in &founders {
+        assert!(seen.reports.iter().all(|report| (report.contributors, report.nodes) == (2, 2)), "{told}");
+        assert!(seen.values == expected, "the founders' model does not notice: {told}");
+    }
+    told
+}
+
+fn assert_says(told: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(told.contains(part), "{told:?} should say {part:?}");
+    }
+}
+
+/// Three nodes, one of which comes later and knows nothing of `min_nodes`; each with its id.
+fn one_comes_later(config: &Config, late: &Config) -> [Training; 3] {
+    let hub = MemoryHub::new(None);
+    let (begun, told) = std::sync::mpsc::channel();
+    thread::scope(|scope| {
+        let founders = FOUNDERS.map(|id| {
+            let (mut enough, begun) = (after(TOGETHER, 3), begun.clone());
+            let founder = begin(&hub, id, config, move |report| {
+                // Nobody listens any more once some rounds are decided.
+                _ = begun.send(report.step);
+                enough(report)
+            });
+            scope.spawn(founder)
+        });
+        while told.recv().unwrap() < 5 {}
+        let late = scope.spawn(begin(&hub, LATE, late, after(TOGETHER, 3)));
+        let [first, third] = founders.map(|founder| founder.join().unwrap());
+        [first, late.join().unwrap(), third]
+    })
+}
+
+#[test]
+fn a_node_that_comes_later_is_a_member_after_the_next_round() {
+    for late in [averaging(), Config { join: true, ..averaging() }] {
+        let [founder, late, other] = one_comes_later(&averaging(), &late);
+        let contributors = |report: &StepReport| if report.contributors == 2 { FOUNDERS.to_vec() } else { vec![1, 2, 3] };
+        let recorded: Vec<_> = founder.seen.reports.iter().map(contributors).collect();
+        let expected = by_the_book(VALUES, TAU, BETA, &recorded);
+        assert!(founder.seen.values == expected, "the momentum is what one process computes");
+        assert!(other.seen.values == expected);
+        assert!(late.seen.values == expected[late.first as usize..], "from its first step {} on it is the same", late.first);
+        assert_eq!(late.seen.reports.len(), TOGETHER, "it contributes to every round from its first one on");
+        let ranks = |training: &Training| training.seen.reports.last().map(|report| (report.nodes, report.node_rank));
+        assert_eq!([ranks(&founder), ranks(&late), ranks(&other)], [Some((3, 0)), Some((3, 1)), Some((3, 2))]);
+    }
+}
+
+#[test]
+fn a_node_that_comes_later_gossips() {
+    let gossip = Config { min_nodes: 2, ..sgp(6, BETA) };
+    let trained = one_comes_later(&gossip, &gossip);
+    let last = |training: &Training| bits(training.seen.values.last().unwrap());
+    for training in &trained {
+        // A gossip with one peer mixes two nodes' values; only slow steps count three.
+        assert!(training.seen.reports.iter().all(|report| report.slow_step || report.contributors < 3));
+        assert_eq!(last(training), last(&trained[0]), "all agree after a slow step of three");
+    }
+}
+
+#[test]
+fn a_node_with_other_settings_is_told_which() {
+    let told = told(&Config { beta: 0.25, ..averaging() }, VALUES);
+    assert_says(&told, &["of the running cluster refused this node", "other settings", "beta is 0.25 here, 0.5 there"]);
+}
+
+#[test]
+fn a_node_with_another_model_is_told_both_sizes() {
+    let told = told(&averaging(), VALUES + 1);
+    assert_says(&told, &["of the running cluster refused this node", "600 parameters", "brought 601", "train the same model"]);
+}
+
+#[test]
+fn a_node_too_many_is_told_the_bound() {
+    let told = told(&Config { max_nodes: 2, ..averaging() }, VALUES);
+    assert_says(&told, &["of the running cluster refused this node", "full", "max_nodes = 2", "drain a node first"]);
+}
+
+#[test]
+fn a_second_node_of_a_live_id_is_told_so() {
+    let impatient = Config { connect_timeout_ms: 500, ..averaging() };
+    let (told, founders) = visited(&averaging(), |hub| {
+        // At another address, but with the id of a founder.
+        let address = |port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+        let network = slowmo::Network { hub: hub.clone(), address: address(44_009), peers: vec![address(44_001), address(44_003)] };
+        let second =
+            slowmo::Runtime::builder().config(Config { node_id: Some(FOUNDERS[1]), ..impatient }).network(network).spawn().unwrap();
+        second.worker(0).unwrap().synchronize(&mut uneven(VALUES)).unwrap_err().to_string()
+    });
+    assert_says(&told, &["node 3", "own node_id"]);
+    for Training { seen, .. } in &founders {
+        assert!(seen.reports.iter().all(|report| (report.contributors, report.nodes) == (2, 2)), "{told}");
+    }
+}
+
+#[test]
+fn a_cluster_whose_rounds_carry_no_parameters_admits_nobody() {
+    let means = Config { min_nodes: 2, base: BaseName::AllReduce, beta: 0.0, ..config() };
+    let (told, _) = visited(&means, |hub| {
+        let node = in_hub(hub, LATE, &[1, 2, 3], &means);
+        node.worker(0).unwrap().synchronize(&mut uneven(VALUES)).unwrap_err().to_string()
+    });
+    assert_says(&told, &["carry no complete state", "set average_every"]);
+}

@@ -1,0 +1,165 @@
+//! Running jobs under the commands that change them: `scale`, `drain`, `kill`, `status`, over real processes on loopback.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Everything here happens well before this.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Images of the training set.
+const IMAGES: u64 = 1437;
+
+/// A job under way, with a folder of its own for its control socket.
+struct Job {
+    launcher: Child,
+    folder: TempDir,
+}
+
+impl Job {
+    /// Launches nodes that train on the digits.
+    fn start(nodes: usize, settings: &[(&str, &str)], arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let slowmo = env!("CARGO_BIN_EXE_slowmo");
+        let mut command = Command::new(slowmo);
+        command.args(["launch", "--nodes", &nodes.to_string(), "--", slowmo]).args(arguments);
+        command.envs(settings.iter().copied()).env("SLOWMO_LOG", "error").env("XDG_RUNTIME_DIR", folder.path());
+        let launcher = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self { launcher, folder }
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slowmo"));
+        command.args(arguments).arg("--json").env("XDG_RUNTIME_DIR", self.folder.path()).output().unwrap()
+    }
+
+    fn change(&self, arguments: &[&str]) -> Value {
+        let output = self.ask(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Asks for the status until it is as wanted; the last one asked for.
+    fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let begun = Instant::now();
+        loop {
+            let output = self.ask(&["status"]);
+            let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            if output.status.success() && wanted(&status) {
+                return status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{what}: {status}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Until so many nodes are members and all of them contributed to a round after this one.
+    fn until_all(&self, nodes: u64, after: u64) -> Value {
+        let of = |status: &Value| [status["alive"].as_u64(), status["members"].as_u64(), status["contributors"].as_u64()];
+        let later = |status: &Value| status["round"].as_u64().is_some_and(|round| round > after);
+        self.until("all contribute", |status| of(status) == [Some(nodes); 3] && later(status))
+    }
+
+    /// The lines of the nodes until the end of the job.
+    fn finish(mut self) -> Vec<Value> {
+        let lines = BufReader::new(self.launcher.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let events = lines.filter_map(|line| serde_json::from_str(line.split_once("] ")?.1).ok()).collect();
+        let mut error = String::new();
+        self.launcher.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+        assert!(self.launcher.wait().unwrap().success(), "{error}");
+        events
+    }
+}
+
+impl Drop for Job {
+    /// The nodes end with their launcher.
+    fn drop(&mut self) {
+        let _ended = self.launcher.kill();
+    }
+}
+
+fn round(status: &Value) -> u64 {
+    status["round"].as_u64().unwrap()
+}
+
+/// How often each image of each epoch was used.
+fn uses(folder: &Path) -> BTreeMap<(u64, u64), u64> {
+    let mut uses = BTreeMap::new();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        for line in text.lines() {
+            let mut fields = line.split(' ').skip(1).map(|field| field.parse::<u64>().unwrap());
+            *uses.entry((fields.next().unwrap(), fields.next().unwrap())).or_insert(0) += 1;
+        }
+    }
+    uses
+}
+
+#[test]
+fn two_nodes_become_six_and_then_three_and_every_image_is_used_once_an_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    let samples = folder.path().join("samples");
+    let settings = [("SLOWMO_BASE", "local_sgd"), ("SLOWMO_FREQUENCY", "3"), ("SLOWMO_TAU", "12"), ("SLOWMO_BETA", "0.5")];
+    let job = Job::start(2, &settings, &["demo-node", "--epochs", "60", "--samples-log", samples.to_str().unwrap()]);
+    job.until_all(2, 1);
+    assert_eq!(job.change(&["scale", "6"])["joined"], serde_json::json!([3, 4, 5, 6]));
+    let six = job.until_all(6, 1);
+    assert_eq!(six["momentum_lost"], 0);
+    assert_eq!(job.change(&["scale", "3"])["drained"], serde_json::json!([6, 5, 4]));
+    let three = job.until_all(3, round(&six));
+    assert!(three["lineage"] == six["lineage"] && three["momentum_lost"] == 0, "{three}");
+    let events = job.finish();
+    let mut digests: BTreeMap<u64, &Value> = BTreeMap::new();
+    for event in events.iter().filter(|event| event["event"] == "round") {
+        assert_eq!(*digests.entry(event["round"].as_u64().unwrap()).or_insert(&event["digest"]), &event["digest"]);
+    }
+    let ended: Vec<_> = events.iter().filter(|event| event["event"] == "done").collect();
+    assert_eq!(ended.len(), 6, "those that were drained end in order too");
+    let uses = uses(&samples);
+    for epoch in 0..60 {
+        for image in 0..IMAGES {
+            assert_eq!(uses.get(&(epoch, image)), Some(&1), "epoch {epoch}, image {image}");
+        }
+    }
+}
+
+#[test]
+fn a_job_below_its_quorum_says_what_would_release_it_and_goes_on_when_nodes_return() {
+    let settings = [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", "1"), ("SLOWMO_BETA", "0.5")];
+    let job = Job::start(4, &settings, &["bench-churn-node", "--parameters", "5000", "--compute-ms", "10"]);
+    job.until_all(4, 1);
+    for node in ["1", "2", "4"] {
+        assert_eq!(job.change(&["kill", node])["killed"].as_array().unwrap().len(), 1);
+    }
+    let waits = job.until("it waits", |status| status["waiting_for"].is_string());
+    let why = waits["waiting_for"].as_str().unwrap();
+    assert!(why.starts_with("1 of 4 members live (node 3): no quorum.") && why.contains("Bring back node 1, node 2, node 4"), "{why}");
+    assert_eq!(job.change(&["scale", "4"])["joined"], serde_json::json!([1, 2, 4]));
+    let again = job.until_all(4, round(&waits));
+    assert!(again["waiting_for"].is_null(), "{again}");
+    let refused = job.ask(&["drain", "9"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("no node 9 is running; running: [1, 2, 3, 4]"));
+    for node in ["4", "3", "2", "1"] {
+        job.change(&["drain", node]);
+    }
+    job.finish();
+}
+
+#[test]
+fn survivors_go_on_alone() {
+    let settings = [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", "1"), ("SLOWMO_BETA", "0.5"), ("SLOWMO_QUORUM", "survivors")];
+    let job = Job::start(4, &settings, &["bench-churn-node", "--parameters", "5000", "--compute-ms", "10"]);
+    let before = job.until_all(4, 1);
+    for node in ["1", "2", "4"] {
+        job.change(&["kill", node]);
+    }
+    let alone = job.until_all(1, round(&before));
+    assert_ne!(alone["lineage"], before["lineage"], "fewer than a quorum decide under another history");
+    assert!(alone["momentum_lost"].as_u64().unwrap() > 0, "more holders died than there are replicas: {alone}");
+    job.change(&["drain", "3"]);
+    job.finish();
+}
