@@ -15,6 +15,7 @@
 //!      ├───── Join(epoch) ────────►│   ready joiners go to the coordinator, whose leader puts them into the next view
 //!      │◄──── Refused(why) ────────┤   other settings, another model, full, …: final, and nobody else notices
 //! ```
+//! Where two histories, or two foundings, meet, `histories` says which of them a node stands by.
 //! Views change only by what the coordinator decides; liveness says who is dead, and this machine tells the coordinator.
 
 mod error;
