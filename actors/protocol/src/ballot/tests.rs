@@ -215,7 +215,16 @@ impl Network {
         let members = view(&(1..=size).collect::<Vec<_>>());
         let acceptors = members.ids().map(|id| (id, Acceptor::new(&members))).collect();
         let proposers = members.ids().map(|id| (id, (Ballots::new(id, &members), None))).collect();
-        Self { members, bug, acceptors, proposers, messages: Vec::new(), decided: BTreeSet::new(), done: BTreeSet::new(), open: BTreeSet::new() }
+        Self {
+            members,
+            bug,
+            acceptors,
+            proposers,
+            messages: Vec::new(),
+            decided: BTreeSet::new(),
+            done: BTreeSet::new(),
+            open: BTreeSet::new(),
+        }
     }
 
     /// A member begins an attempt; the lowest id's first one needs no promises.

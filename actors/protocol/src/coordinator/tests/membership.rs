@@ -57,7 +57,10 @@ impl World {
             Fault::Heal => {
                 for id in self.cut.take().into_iter().flatten() {
                     let now = self.now;
-                    self.absences.iter_mut().filter(|absence| absence.member == id).for_each(|absence| absence.until = absence.until.min(now));
+                    self.absences
+                        .iter_mut()
+                        .filter(|absence| absence.member == id)
+                        .for_each(|absence| absence.until = absence.until.min(now));
                 }
             }
         }
@@ -162,7 +165,8 @@ impl World {
         if !node.outside || node.drained || (admitted && !asked) || !(node.waiting || node.last.is_some()) {
             return false;
         }
-        let others: Vec<NodeId> = view.members().iter().filter(|member| member.id != id && self.is_there(member)).map(|member| member.id).collect();
+        let others: Vec<NodeId> =
+            view.members().iter().filter(|member| member.id != id && self.is_there(member)).map(|member| member.id).collect();
         if !asked && !others.into_iter().all(|other| self.network.is_up(id, other)) {
             return false;
         }
@@ -173,7 +177,11 @@ impl World {
 
     /// Who is furthest in history.
     fn furthest(&self) -> Option<NodeId> {
-        self.nodes.values().filter(|node| node.alive && !node.outside && !node.drained).max_by_key(|node| node.round).map(|node| node.member.id)
+        self.nodes
+            .values()
+            .filter(|node| node.alive && !node.outside && !node.drained)
+            .max_by_key(|node| node.round)
+            .map(|node| node.member.id)
     }
 
     /// Until everybody is through, the membership looks again.
@@ -252,7 +260,8 @@ impl World {
     }
 
     fn look_at_candidates(&mut self, id: NodeId, view: &View, candidates: &[Member]) {
-        let near: Vec<Member> = candidates.iter().filter(|candidate| candidate.id == id || self.network.is_up(id, candidate.id)).cloned().collect();
+        let near: Vec<Member> =
+            candidates.iter().filter(|candidate| candidate.id == id || self.network.is_up(id, candidate.id)).cloned().collect();
         let node = self.nodes.get_mut(&id).unwrap();
         let same_view = node.machine.view().is_some_and(|own| own.epoch() == view.epoch());
         if node.outside || !same_view || (near.is_empty() && node.candidates.is_empty()) {
@@ -265,7 +274,8 @@ impl World {
     }
 
     fn look_at_leavers(&mut self, id: NodeId) {
-        let leavers: Vec<NodeId> = self.nodes.values().filter(|node| node.alive && node.draining && !node.drained).map(|node| node.member.id).collect();
+        let leavers: Vec<NodeId> =
+            self.nodes.values().filter(|node| node.alive && node.draining && !node.drained).map(|node| node.member.id).collect();
         for leaver in leavers {
             if self.connected(id, leaver) && self.nodes.get_mut(&id).unwrap().leavers.insert(leaver) {
                 let contributes = !self.nodes[&leaver].silent;
