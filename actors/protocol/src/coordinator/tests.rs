@@ -56,7 +56,7 @@ fn a_steady_cluster_matches_the_oracle() {
 
 #[test]
 fn a_death_at_any_moment_loses_nothing() {
-    for seed in 0..300u64 {
+    for seed in 0..150u64 {
         let nodes = 3 + seed % 4;
         let mut world = world(seed, nodes, 1);
         let victim = NodeId((seed / 4 % nodes) * 5 + 2);
@@ -68,7 +68,7 @@ fn a_death_at_any_moment_loses_nothing() {
 
 #[test]
 fn a_node_joins_while_others_train() {
-    for seed in 0..200u64 {
+    for seed in 0..100u64 {
         let mut world = world(seed, 1 + seed % 4, 1);
         let id = NodeId(if seed % 2 == 0 { 1 } else { 40 });
         world.fault_at(10_000 + seed * 211 % 60_000, Fault::Start(id));
@@ -79,7 +79,7 @@ fn a_node_joins_while_others_train() {
 
 #[test]
 fn killed_nodes_return_under_their_ids() {
-    for seed in 0..200u64 {
+    for seed in 0..80u64 {
         let nodes = 3 + seed % 3;
         let mut world = world(seed, nodes, 1);
         let victim = NodeId((seed % nodes) * 5 + 2);
@@ -93,7 +93,7 @@ fn killed_nodes_return_under_their_ids() {
 
 #[test]
 fn a_drained_node_hands_over() {
-    for seed in 0..100u64 {
+    for seed in 0..80u64 {
         let mut world = world(seed, 4, (seed % 2) as usize);
         world.fault_at(5_000 + seed * 211 % 60_000, Fault::Drain(NodeId((seed % 4) * 5 + 2)));
         world.run(LONG);
@@ -104,7 +104,7 @@ fn a_drained_node_hands_over() {
 
 #[test]
 fn a_paused_node_is_passed_over_and_comes_back() {
-    for seed in 0..150u64 {
+    for seed in 0..80u64 {
         let mut world = world(seed, 4, 1);
         let (at, span) = (5_000 + seed * 211 % 60_000, 500 + seed * 1_009 % 60_000);
         world.steps_max = 60;
@@ -130,7 +130,7 @@ fn a_straggler_is_closed_without_and_stays_a_member() {
 
 #[test]
 fn a_minority_decides_nothing_and_rejoins() {
-    for seed in 0..100u64 {
+    for seed in 0..50u64 {
         let mut world = world(seed, 5, 1);
         world.steps_max = 80;
         world.losses_allowed = true;

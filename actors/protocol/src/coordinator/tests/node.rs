@@ -47,11 +47,14 @@ pub struct State {
     pub momentum: Vec<f64>,
 }
 
+/// What became of a shard, and its new momentum after a slow step.
+type Reduced = (Vec<f64>, Option<Vec<f64>>);
+
 /// The data movements of the open attempt.
 pub struct Movement {
     pub plan: Arc<Plan>,
     pub publication: Option<Arc<Publication>>,
-    pub reduced: Option<BTreeMap<ShardId, (Vec<f64>, Option<Vec<f64>>)>>,
+    pub reduced: Option<BTreeMap<ShardId, Reduced>>,
     pub published: bool,
     pub values: BTreeMap<ShardId, Vec<f64>>,
     pub states: BTreeMap<ShardId, State>,

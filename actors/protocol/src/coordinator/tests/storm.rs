@@ -87,7 +87,7 @@ impl Storm {
         let mut world = self.world();
         world.losses_allowed = true;
         world.steps_max = u64::MAX;
-        let has_slow = self.seed % 4 == 0;
+        let has_slow = self.seed.is_multiple_of(4);
         if has_slow {
             world.slow_nodes.insert(NodeId(self.seed / 4 % self.nodes * 5 + 2));
         }
@@ -178,12 +178,16 @@ fn cases(few: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(cases(80))]
+    #![proptest_config(cases(40))]
 
     #[test]
     fn any_storm_of_spaced_faults_loses_nothing(storm in spaced()) {
         storm.spaced();
     }
+}
+
+proptest! {
+    #![proptest_config(cases(120))]
 
     #[test]
     fn any_dense_storm_ends_in_one_history(storm in dense()) {
@@ -197,4 +201,19 @@ fn spaced_storms_that_failed_once() {
     storm(9673298147799824389, 5, 1, 89520);
     storm(13579537005728292551, 8, 1, 46000);
     storm(12846056096122377243, 6, 1, 55600);
+    storm(6632116104375957888, 6, 1, 68715);
+}
+
+#[test]
+fn dense_storms_that_failed_once() {
+    let storm = |seed, nodes, replicas, gap, rarely_slow, gradients| {
+        Storm { seed, nodes, replicas, gap, rarely_slow, gradients }.dense();
+    };
+    // A member answered for what it had accepted although another attempt had replaced the data.
+    storm(11102921614542347865, 8, 1, 18049, 28, 17);
+    // A leader was bound to its own attempt, which it knew it had not decided, and which nobody else held.
+    storm(14038896029908989615, 3, 0, 4559, 79, 0);
+    // A node was drained because the start before it had wanted to leave.
+    storm(4983979435718341634, 5, 2, 19762, 42, 0);
+    storm(17283962018210598817, 6, 0, 3974, 0, 0);
 }
