@@ -213,6 +213,9 @@ fn dense_storms_that_failed_once() {
     storm(11102921614542347865, 8, 1, 18049, 28, 17);
     // A leader was bound to its own attempt, which it knew it had not decided, and which nobody else held.
     storm(14038896029908989615, 3, 0, 4559, 79, 0);
+    // Joiners held nothing yet of what all members had accepted, and an outcome was decided without them.
+    storm(8765834026712485045, 1, 0, 7130, 0, 0);
+    storm(2636501207376796202, 2, 1, 3849, 61, 17);
     // A node was drained because the start before it had wanted to leave.
     storm(4983979435718341634, 5, 2, 19762, 42, 0);
     storm(17283962018210598817, 6, 0, 3974, 0, 0);
