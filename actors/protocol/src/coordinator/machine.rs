@@ -7,11 +7,13 @@
 //! | `open` | the bookkeeping of the attempt under way |
 //! | `leading` | the leader's rules: take-over, whom to wait for, what to propose, when it is decided |
 //! | `voting` | a member's rules: frames, promises, acceptance, decisions |
+//! | `lives` | who of the view lives, and whether those are enough |
 //! | `joining` | the rules of a node that is no member yet |
 
 mod history;
 mod joining;
 mod leading;
+mod lives;
 mod open;
 mod voting;
 
@@ -213,32 +215,6 @@ impl Coordinator {
 
     fn me(&self) -> NodeId {
         self.settings.identity.node
-    }
-
-    /// Whether a member of the view is gone: dead, or back as a joiner, which holds nothing.
-    fn is_gone(&self, member: &Member) -> bool {
-        self.is_dead(member) || (member.id != self.me() && self.joiners.contains_key(&member.id))
-    }
-
-    fn is_dead(&self, node: &Member) -> bool {
-        self.dead.contains(&(node.id, node.incarnation))
-    }
-
-    /// The last start of a node that was found dead is alive; those before it stay dead.
-    fn back(&mut self, node: NodeId) {
-        let last = self.dead.iter().rfind(|(dead, _)| *dead == node).copied();
-        last.into_iter().for_each(|last| _ = self.dead.remove(&last));
-    }
-
-    /// Whoever is ready to join is alive.
-    fn candidates(&mut self, epoch: Epoch, members: Vec<Member>) {
-        if self.view().is_none_or(|view| view.epoch() != epoch) {
-            return;
-        }
-        for member in &members {
-            self.dead.remove(&(member.id, member.incarnation));
-        }
-        self.joiners = members.into_iter().filter(|member| member.id != self.me()).map(|member| (member.id, member)).collect();
     }
 
     fn formed(&mut self, view: View, lineage: Lineage, now: Instant, out: &mut Outbox<Effect>) {

@@ -45,8 +45,12 @@
 //!                         ├─ Decide ──────────────►│       the next round leaves L out of its view
 //! ```
 //! If a participant that answers had *not* accepted, nothing was chosen and never can be (it promised a higher ballot): B makes
-//! the round again without L, as above. A member that missed the decision asks with any frame of the old round and is answered
-//! with it; one that cannot hold its data (it was thought dead) is *stranded* and joins again.
+//! the round again without L, as above. So it does if L itself answers: it would know, and gives its attempt up with its promise.
+//! Whoever begins to move the data of another attempt throws away what it holds of the one that it accepted; that other attempt
+//! proves that the first one was not chosen, so the acceptance is forgotten with the data.
+//!
+//! A member that missed the decision asks with any frame of the old round and is answered with it; one that cannot hold its data
+//! (it was thought dead) is *stranded* and joins again.
 //!
 //! # A node joins
 //! ```text
@@ -56,10 +60,13 @@
 //!   │◄───────────────────────── Admit{proposal, view} ─────┤
 //!   │◄── parameters ────────┤ a part from each owner        │
 //!   │◄── state ─────────────┤ of the shards J will hold     │
-//!   ├─ Prepared ──────────────────────────────────────────►│ all participants and J
+//!   ├─ Prepared ──────────────────────────────────────────►│ J holds all it must
+//!   │                       │◄─────────────────── Prepared ─┤ all that join do: now the members accept
+//!   │                       ├─ Prepared ───────────────────►│ all participants
 //!   │◄─────────────────────────────────────────── Decide ──┤ J is a member and contributes to the next round
 //! ```
-//! J does not vote and does not contribute; if it dies, the round is made again without it.
+//! J does not vote and does not contribute; if it dies, the round is made again without it. The members accept after J holds its
+//! part: what all of them accepted may be decided by any later leader, and J's part would be lost if it were not held by then.
 //!
 //! # A node drains
 //! ```text

@@ -17,11 +17,6 @@ use world::{Fault, World};
 const SCHEDULE: Schedule = Schedule { slow_every: 3, elements: 23, gradients: 0 };
 const LONG: u64 = 20_000_000;
 
-/// The seeds of a sweep; `SEED` picks one.
-fn seeds(count: u64) -> std::ops::Range<u64> {
-    std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).map_or(0..count, |seed: u64| seed..seed + 1)
-}
-
 fn world(seed: u64, nodes: u64, replicas: usize) -> World {
     let ids: Vec<u64> = (0..nodes).map(|rank| rank * 5 + 2).collect();
     World::new(seed, &ids, replicas, Quorum::Majority, SCHEDULE)
@@ -61,7 +56,7 @@ fn a_steady_cluster_matches_the_oracle() {
 
 #[test]
 fn a_death_at_any_moment_loses_nothing() {
-    for seed in seeds(300) {
+    for seed in 0..150u64 {
         let nodes = 3 + seed % 4;
         let mut world = world(seed, nodes, 1);
         let victim = NodeId((seed / 4 % nodes) * 5 + 2);
@@ -73,7 +68,7 @@ fn a_death_at_any_moment_loses_nothing() {
 
 #[test]
 fn a_node_joins_while_others_train() {
-    for seed in seeds(200) {
+    for seed in 0..100u64 {
         let mut world = world(seed, 1 + seed % 4, 1);
         let id = NodeId(if seed % 2 == 0 { 1 } else { 40 });
         world.fault_at(10_000 + seed * 211 % 60_000, Fault::Start(id));
@@ -84,7 +79,7 @@ fn a_node_joins_while_others_train() {
 
 #[test]
 fn killed_nodes_return_under_their_ids() {
-    for seed in seeds(200) {
+    for seed in 0..80u64 {
         let nodes = 3 + seed % 3;
         let mut world = world(seed, nodes, 1);
         let victim = NodeId((seed % nodes) * 5 + 2);
@@ -98,7 +93,7 @@ fn killed_nodes_return_under_their_ids() {
 
 #[test]
 fn a_drained_node_hands_over() {
-    for seed in seeds(100) {
+    for seed in 0..80u64 {
         let mut world = world(seed, 4, (seed % 2) as usize);
         world.fault_at(5_000 + seed * 211 % 60_000, Fault::Drain(NodeId((seed % 4) * 5 + 2)));
         world.run(LONG);
@@ -109,7 +104,7 @@ fn a_drained_node_hands_over() {
 
 #[test]
 fn a_paused_node_is_passed_over_and_comes_back() {
-    for seed in seeds(150) {
+    for seed in 0..80u64 {
         let mut world = world(seed, 4, 1);
         let (at, span) = (5_000 + seed * 211 % 60_000, 500 + seed * 1_009 % 60_000);
         world.steps_max = 60;
@@ -121,7 +116,7 @@ fn a_paused_node_is_passed_over_and_comes_back() {
 
 #[test]
 fn a_straggler_is_closed_without_and_stays_a_member() {
-    for seed in seeds(20) {
+    for seed in 0..20u64 {
         let mut world = world(seed, 4, 1);
         world.slow_nodes = BTreeSet::from([NodeId((seed % 4) * 5 + 2)]);
         world.steps_max = 12;
@@ -135,7 +130,7 @@ fn a_straggler_is_closed_without_and_stays_a_member() {
 
 #[test]
 fn a_minority_decides_nothing_and_rejoins() {
-    for seed in seeds(100) {
+    for seed in 0..50u64 {
         let mut world = world(seed, 5, 1);
         world.steps_max = 80;
         world.losses_allowed = true;
@@ -154,7 +149,7 @@ fn a_minority_decides_nothing_and_rejoins() {
 
 #[test]
 fn the_last_of_a_majority_waits_until_all_are_back() {
-    for seed in seeds(40) {
+    for seed in 0..40u64 {
         let mut world = world(seed, 4, 1);
         world.losses_allowed = true;
         let survivor = (seed % 4) * 5 + 2;
@@ -176,7 +171,7 @@ fn the_last_of_a_majority_waits_until_all_are_back() {
 
 #[test]
 fn the_last_survivor_goes_on_alone() {
-    for seed in seeds(40) {
+    for seed in 0..40u64 {
         let ids = [2, 7, 12, 17];
         let mut world = World::new(seed, &ids, 1, Quorum::Survivors, SCHEDULE);
         world.losses_allowed = true;

@@ -111,26 +111,6 @@ impl Coordinator {
         losses(plan, &before, Layout::new(elements as usize), &history.absent)
     }
 
-    /// Whether these members of the view may decide without the others.
-    pub(super) fn are_enough(&self, group: &[NodeId]) -> bool {
-        let Some(history) = &self.history else { return false };
-        if self.settings.quorum == Quorum::Survivors || history.view.is_quorum(group.iter().copied()) {
-            return !group.is_empty();
-        }
-        // A new start under a member's id proves that its predecessor is gone. If that accounts for everybody who is not here,
-        // there is no other side.
-        let returned = |member: &Member| self.joiners.get(&member.id).is_some_and(|joiner| joiner.incarnation >= member.incarnation);
-        let accounted = |member: &Member| group.contains(&member.id) || returned(member);
-        !group.is_empty() && history.view.members().iter().all(accounted)
-    }
-
-    /// Whether the members that seem alive may decide.
-    pub(super) fn alive_are_enough(&self) -> bool {
-        let Some(history) = self.history.as_ref().filter(|history| !history.joining) else { return true };
-        let alive: Vec<_> = history.view.members().iter().filter(|member| !self.is_gone(member)).map(|member| member.id).collect();
-        self.are_enough(&alive)
-    }
-
     /// The next view: who takes part, without those that leave, with those that join.
     fn next_view(&self, terms: Terms, participants: &[NodeId]) -> Option<View> {
         let history = self.history.as_ref()?;

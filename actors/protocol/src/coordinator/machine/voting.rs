@@ -12,7 +12,7 @@ use crate::coordinator::error::RoundError;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::{Outcome, Proposal, RoundKind, Terms};
 use crate::coordinator::plan::Attempt;
-use crate::ident::{Ballot, NodeId, Nodes};
+use crate::ident::{Ballot, NodeId};
 use crate::machine::Outbox;
 use crate::policy::Quorum;
 use crate::time::Instant;
@@ -377,32 +377,6 @@ impl Coordinator {
             self.send(node, Message::Prepared, out);
         }
         self.lead_again(node, out);
-    }
-
-    /// Tells why no round can be decided, when that changes. Where nobody contributed, nobody waits.
-    pub(super) fn tell_waiting(&mut self, out: &mut Outbox<Effect>) {
-        let begun = self.current.as_ref().is_some_and(|current| current.begun.is_some());
-        let waiting = if !begun || self.alive_are_enough() { None } else { self.describe_waiting() };
-        if waiting != self.waiting {
-            self.waiting.clone_from(&waiting);
-            out.push(Effect::Waiting(waiting));
-        }
-    }
-
-    fn describe_waiting(&self) -> Option<String> {
-        let history = self.history.as_ref()?;
-        let (dead, alive): (Vec<_>, Vec<_>) = history.view.members().iter().partition(|member| self.is_gone(member));
-        let ids = |members: &[&Member]| members.iter().map(|member| member.id).collect::<Vec<_>>();
-        let (alive, dead) = (ids(&alive), ids(&dead));
-        Some(format!(
-            "{} of {} members live ({}): no quorum. More than half must, or half with {}. Bring back {} (restarted under their ids they count once \
-             all of them are back), or run with quorum = survivors",
-            alive.len(),
-            history.view.size(),
-            Nodes(&alive),
-            history.view.lowest(),
-            Nodes(&dead)
-        ))
     }
 }
 

@@ -47,7 +47,7 @@ pub struct State {
     pub momentum: Vec<f64>,
 }
 
-/// What an owner made of a shard: its values and, after a slow step, its momentum.
+/// What became of a shard, and its new momentum after a slow step.
 type Reduced = (Vec<f64>, Option<Vec<f64>>);
 
 /// The data movements of the open attempt.

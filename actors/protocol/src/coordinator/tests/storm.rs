@@ -1,7 +1,7 @@
 //! Storms of faults: spaced, so that every round between two of them must be decided and nothing may be lost, and dense, where
 //! momentum may be lost but a round still has one outcome, and everybody gets to the end once the faults are over.
 
-use super::world::{Fault, World};
+use super::world::{Fault, Random, World};
 use super::{LONG, assert_finished, world};
 use crate::ident::NodeId;
 use proptest::prelude::*;
@@ -100,51 +100,68 @@ impl Storm {
             let reach = if random.below(2) == 0 { 2 } else { ids.len() as u64 };
             let target = NodeId(ids[random.below(reach.min(ids.len() as u64)) as usize]);
             let other = NodeId(ids[random.below(ids.len() as u64) as usize]);
-            match random.below(12) {
-                0 => world.fault_at(at, Fault::KillOne(target)),
-                1 => {
-                    world.fault_at(at, Fault::KillOne(target));
-                    world.fault_at(at + random.below(20_000), Fault::Start(target));
-                }
-                2 => world.fault_at(at, Fault::Pause(target, random.below(40_000))),
-                3 => world.fault_at(at, Fault::Suspect(target, random.below(20_000))),
-                4 if target != other => world.fault_at(at, Fault::Break(target, other)),
-                5 if self.nodes > 2 && random.below(3) == 0 => {
-                    let group: BTreeSet<NodeId> = ids.iter().filter(|_| random.below(3) == 0).map(|id| NodeId(*id)).collect();
-                    world.fault_at(at, Fault::Cut(group));
-                    at += random.below(20_000);
-                    world.fault_at(at, Fault::Heal);
-                }
-                6 => {
-                    world.fault_at(at, Fault::Drain(target));
-                    if random.below(3) == 0 {
-                        // It dies instead, and its next start wants to stay.
-                        world.fault_at(at + random.below(5_000), Fault::KillOne(target));
-                        world.fault_at(at + random.below(10_000), Fault::Start(target));
-                    }
-                }
-                7 => world.fault_at(at, Fault::Leave(target)),
-                8 => world.fault_at(at, Fault::Slow(target, random.below(30_000))),
-                _ => {
-                    // Below or above the others; perhaps it dies, drains or pauses while it joins.
-                    let id = if random.below(3) == 0 { 1_000 + index } else { 200 + index };
-                    ids.push(id);
-                    world.fault_at(at, Fault::Start(NodeId(id)));
-                    let soon = at + random.below(8_000);
-                    match random.below(4) {
-                        0 => world.fault_at(soon, Fault::KillOne(NodeId(id))),
-                        1 => world.fault_at(soon, Fault::Pause(NodeId(id), random.below(20_000))),
-                        2 => world.fault_at(soon, Fault::Drain(NodeId(id))),
-                        _ => {}
-                    }
-                }
-            }
+            at = self.dense_fault(&mut world, &mut random, &mut ids, (target, other), (at, index));
         }
         world.run(at + if has_slow { 500_000 } else { 20_000 });
         world.steps_max = world.nodes.values().map(|node| node.next.step.0).max().unwrap_or_default() + 30;
         world.run(LONG);
         assert_all_finished(&world);
     }
+
+    /// One fault, and what follows from it; returns when it is over.
+    fn dense_fault(
+        self,
+        world: &mut World,
+        random: &mut Random,
+        ids: &mut Vec<u64>,
+        (target, other): (NodeId, NodeId),
+        (at, index): (u64, u64),
+    ) -> u64 {
+        match random.below(12) {
+            0 => world.fault_at(at, Fault::KillOne(target)),
+            1 => {
+                world.fault_at(at, Fault::KillOne(target));
+                world.fault_at(at + random.below(20_000), Fault::Start(target));
+            }
+            2 => world.fault_at(at, Fault::Pause(target, random.below(40_000))),
+            3 => world.fault_at(at, Fault::Suspect(target, random.below(20_000))),
+            4 if target != other => world.fault_at(at, Fault::Break(target, other)),
+            5 if self.nodes > 2 && random.below(3) == 0 => {
+                let group: BTreeSet<NodeId> = ids.iter().filter(|_| random.below(3) == 0).map(|id| NodeId(*id)).collect();
+                world.fault_at(at, Fault::Cut(group));
+                let healed = at + random.below(20_000);
+                world.fault_at(healed, Fault::Heal);
+                return healed;
+            }
+            6 => {
+                world.fault_at(at, Fault::Drain(target));
+                if random.below(3) == 0 {
+                    // It dies instead, and its next start wants to stay.
+                    world.fault_at(at + random.below(5_000), Fault::KillOne(target));
+                    world.fault_at(at + random.below(10_000), Fault::Start(target));
+                }
+            }
+            7 => world.fault_at(at, Fault::Leave(target)),
+            8 => world.fault_at(at, Fault::Slow(target, random.below(30_000))),
+            _ => ids.push(arrival(world, random, at, index)),
+        }
+        at
+    }
+}
+
+/// A new node, below or above the others; perhaps it dies, drains or pauses while it joins.
+fn arrival(world: &mut World, random: &mut Random, at: u64, index: u64) -> u64 {
+    let id = if random.below(3) == 0 { 1_000 + index } else { 200 + index };
+    let node = NodeId(id);
+    world.fault_at(at, Fault::Start(node));
+    let soon = at + random.below(8_000);
+    match random.below(4) {
+        0 => world.fault_at(soon, Fault::KillOne(node)),
+        1 => world.fault_at(soon, Fault::Pause(node, random.below(20_000))),
+        2 => world.fault_at(soon, Fault::Drain(node)),
+        _ => {}
+    }
+    id
 }
 
 /// Whoever lives is in.
@@ -153,13 +170,24 @@ fn assert_all_finished(world: &World) {
     assert_finished(world, living);
 }
 
+/// Few, so that they run with every build; `PROPTEST_CASES=10000` runs more.
+fn cases(few: u32) -> ProptestConfig {
+    let default = ProptestConfig::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { few };
+    ProptestConfig { cases, failure_persistence: None, ..default }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(40))]
 
     #[test]
     fn any_storm_of_spaced_faults_loses_nothing(storm in spaced()) {
         storm.spaced();
     }
+}
+
+proptest! {
+    #![proptest_config(cases(120))]
 
     #[test]
     fn any_dense_storm_ends_in_one_history(storm in dense()) {
@@ -173,48 +201,22 @@ fn spaced_storms_that_failed_once() {
     storm(9673298147799824389, 5, 1, 89520);
     storm(13579537005728292551, 8, 1, 46000);
     storm(12846056096122377243, 6, 1, 55600);
+    storm(6632116104375957888, 6, 1, 68715);
 }
 
 #[test]
-fn scratch() {
-    use proptest::strategy::ValueTree;
-    use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-    let env = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
-    let dense_kind = env("DENSE", 0) == 1;
-    if std::env::var("SEED").is_ok() {
-        let storm = Storm {
-            seed: env("SEED", 0),
-            nodes: env("NODES", 6),
-            replicas: env("R", 1) as usize,
-            gap: env("GAP", 50000),
-            rarely_slow: env("SLOW", 0),
-            gradients: env("GRAD", 0) as usize,
-        };
-        return if dense_kind { storm.dense() } else { storm.spaced() };
-    }
-    std::panic::set_hook(Box::new(|_| {}));
-    let mut bytes = [0u8; 32];
-    bytes[..8].copy_from_slice(&env("START", 1).to_le_bytes());
-    let mut runner = TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
-    let mut counted = 0;
-    while counted < env("COUNT", 0) {
-        let storm =
-            if dense_kind { dense().new_tree(&mut runner).unwrap().current() } else { spaced().new_tree(&mut runner).unwrap().current() };
-        counted += 1;
-        let result = std::panic::catch_unwind(|| if dense_kind { storm.dense() } else { storm.spaced() });
-        if let Err(error) = result {
-            let why = error.downcast_ref::<String>().cloned().or(error.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default();
-            eprintln!(
-                "SEED={} NODES={} R={} GAP={} SLOW={} GRAD={} : {}",
-                storm.seed,
-                storm.nodes,
-                storm.replicas,
-                storm.gap,
-                storm.rarely_slow,
-                storm.gradients,
-                why.chars().take(700).collect::<String>().replace('\n', " ")
-            );
-        }
-    }
-    eprintln!("{counted} storms");
+fn dense_storms_that_failed_once() {
+    let storm = |seed, nodes, replicas, gap, rarely_slow, gradients| {
+        Storm { seed, nodes, replicas, gap, rarely_slow, gradients }.dense();
+    };
+    // A member answered for what it had accepted although another attempt had replaced the data.
+    storm(11102921614542347865, 8, 1, 18049, 28, 17);
+    // A leader was bound to its own attempt, which it knew it had not decided, and which nobody else held.
+    storm(14038896029908989615, 3, 0, 4559, 79, 0);
+    // Joiners held nothing yet of what all members had accepted, and an outcome was decided without them.
+    storm(8765834026712485045, 1, 0, 7130, 0, 0);
+    storm(2636501207376796202, 2, 1, 3849, 61, 17);
+    // A node was drained because the start before it had wanted to leave.
+    storm(4983979435718341634, 5, 2, 19762, 42, 0);
+    storm(17283962018210598817, 6, 0, 3974, 0, 0);
 }

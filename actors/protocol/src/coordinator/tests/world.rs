@@ -327,3 +327,12 @@ impl World {
         }
     }
 }
+
+impl Drop for World {
+    /// What a failure in the middle of a run says nothing of.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("seed {} failed at {} of the simulated time; SLOWMO_TRACE=1 prints how it got there", self.seed, self.now);
+        }
+    }
+}

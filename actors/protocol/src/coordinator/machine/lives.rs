@@ -1,0 +1,82 @@
+//! Who of the view lives, as this node was told, and whether those are enough to decide.
+
+use super::Coordinator;
+use crate::coordinator::events::Effect;
+use crate::ident::{Epoch, NodeId, Nodes};
+use crate::machine::Outbox;
+use crate::policy::Quorum;
+use crate::view::Member;
+
+impl Coordinator {
+    /// Whether a member of the view is gone: dead, or back as a joiner, which holds nothing.
+    pub(super) fn is_gone(&self, member: &Member) -> bool {
+        self.is_dead(member) || (member.id != self.me() && self.joiners.contains_key(&member.id))
+    }
+
+    pub(super) fn is_dead(&self, node: &Member) -> bool {
+        self.dead.contains(&(node.id, node.incarnation))
+    }
+
+    /// The last start of a node that was found dead is alive; those before it stay dead.
+    pub(super) fn back(&mut self, node: NodeId) {
+        let last = self.dead.iter().rfind(|(dead, _)| *dead == node).copied();
+        last.into_iter().for_each(|last| _ = self.dead.remove(&last));
+    }
+
+    /// Whoever is ready to join is alive.
+    pub(super) fn candidates(&mut self, epoch: Epoch, members: Vec<Member>) {
+        if self.view().is_none_or(|view| view.epoch() != epoch) {
+            return;
+        }
+        for member in &members {
+            self.dead.remove(&(member.id, member.incarnation));
+        }
+        self.joiners = members.into_iter().filter(|member| member.id != self.me()).map(|member| (member.id, member)).collect();
+    }
+
+    /// Whether these members of the view may decide without the others.
+    pub(super) fn are_enough(&self, group: &[NodeId]) -> bool {
+        let Some(history) = &self.history else { return false };
+        if self.settings.quorum == Quorum::Survivors || history.view.is_quorum(group.iter().copied()) {
+            return !group.is_empty();
+        }
+        // A new start under a member's id proves that its predecessor is gone. If that accounts for everybody who is not here,
+        // there is no other side.
+        let returned = |member: &Member| self.joiners.get(&member.id).is_some_and(|joiner| joiner.incarnation >= member.incarnation);
+        let accounted = |member: &Member| group.contains(&member.id) || returned(member);
+        !group.is_empty() && history.view.members().iter().all(accounted)
+    }
+
+    /// Whether the members that seem alive may decide.
+    pub(super) fn alive_are_enough(&self) -> bool {
+        let Some(history) = self.history.as_ref().filter(|history| !history.joining) else { return true };
+        let alive: Vec<_> = history.view.members().iter().filter(|member| !self.is_gone(member)).map(|member| member.id).collect();
+        self.are_enough(&alive)
+    }
+
+    /// Tells why no round can be decided, when that changes. Where nobody contributed, nobody waits.
+    pub(super) fn tell_waiting(&mut self, out: &mut Outbox<Effect>) {
+        let begun = self.current.as_ref().is_some_and(|current| current.begun.is_some());
+        let waiting = if !begun || self.alive_are_enough() { None } else { self.describe_waiting() };
+        if waiting != self.waiting {
+            self.waiting.clone_from(&waiting);
+            out.push(Effect::Waiting(waiting));
+        }
+    }
+
+    fn describe_waiting(&self) -> Option<String> {
+        let history = self.history.as_ref()?;
+        let (dead, alive): (Vec<_>, Vec<_>) = history.view.members().iter().partition(|member| self.is_gone(member));
+        let ids = |members: &[&Member]| members.iter().map(|member| member.id).collect::<Vec<_>>();
+        let (alive, dead) = (ids(&alive), ids(&dead));
+        Some(format!(
+            "{} of {} members live ({}): no quorum. More than half must, or half with {}. Bring back {} (restarted under their ids they count once \
+             all of them are back), or run with quorum = survivors",
+            alive.len(),
+            history.view.size(),
+            Nodes(&alive),
+            history.view.lowest(),
+            Nodes(&dead)
+        ))
+    }
+}
