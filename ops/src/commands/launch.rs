@@ -153,11 +153,23 @@ fn no_such(group: &Group, node: usize) -> String {
 }
 
 fn status(job: &str, group: &Group) -> Answer {
-    let report = |node: usize| match jobs::ask(node, &group.admin_socket(node), admin::Request::Status) {
+    let report = |node: usize, socket: &Path| match jobs::ask(node, socket, admin::Request::Status) {
         Ok(admin::Answer::Status(report)) => Some(*report),
         _ => None,
     };
-    Answer::Status { job: job.to_owned(), nodes: group.running_nodes().into_iter().map(|node| (node, report(node))).collect() }
+    // All at once: nodes that are stopped make this wait for one bound, not for one each.
+    let nodes = std::thread::scope(|scope| {
+        let asked: Vec<_> = group
+            .running_nodes()
+            .into_iter()
+            .map(|node| {
+                let socket = group.admin_socket(node);
+                (node, scope.spawn(move || report(node, &socket)))
+            })
+            .collect();
+        asked.into_iter().map(|(node, asked)| (node, asked.join().ok().flatten())).collect()
+    });
+    Answer::Status { job: job.to_owned(), nodes }
 }
 
 fn drain(group: &Group, node: usize) -> Result<(), String> {
