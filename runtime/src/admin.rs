@@ -217,6 +217,7 @@ pub(crate) fn report(context: &NodeContext) -> Report {
     let status: NodeStatus = context.status.read();
     let standing = match status.standing {
         Standing::Founding if !status.members.is_empty() => "member",
+        Standing::Founding if context.settings.join => "joining",
         Standing::Founding => "founding",
         Standing::Joining => "joining",
         Standing::Member => "member",

@@ -204,6 +204,7 @@ impl MembershipState {
             Effect::Back(node) => {
                 self.context.status.lives(node, true);
                 actors.tell_coordinator(CoordinatorMessage::Back(node));
+                actors.tell_gossip_peer(GossipPeerMessage::MemberBack(node));
             }
             Effect::Joiners { epoch, members } => actors.tell_coordinator(CoordinatorMessage::Joiners { epoch, members }),
             Effect::Leaving { node, contributes } => {

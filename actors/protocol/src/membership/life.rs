@@ -104,10 +104,10 @@ impl Membership {
         // They bound the way in, not a later way back.
         (self.appear_by, self.synchronize_by) = (None, None);
         let Some(standing) = &self.life.standing else { return };
-        if before.is_some_and(|before| before.view == standing.view) {
+        if before.as_ref().is_some_and(|before| before.view == standing.view) {
             return;
         }
-        let view = standing.view.clone();
+        let (view, enters) = (standing.view.clone(), before.is_none());
         out.push(Effect::Search(false));
         let stays = |id: &NodeId, incarnation: &Incarnation| view.member(*id).is_some_and(|member| member.incarnation == *incarnation);
         self.life.candidates.retain(|id, (_, member)| !stays(id, &member.incarnation));
@@ -116,6 +116,10 @@ impl Membership {
         self.watch(out);
         self.tell_joiners(out);
         self.tell_strangers(out);
+        if enters && self.life.draining {
+            // It was asked to before there was anybody to tell.
+            self.tell_leaving(true, out);
+        }
     }
 
     pub(super) fn decided(&mut self, view: View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
@@ -265,7 +269,9 @@ impl Membership {
         }
         if self.life.candidates.len() < MEMBERS_MAX {
             self.life.candidates.insert(header.sender, (header.epoch, member));
-            self.life.dead.remove(&(header.sender, header.incarnation));
+            if self.life.dead.remove(&(header.sender, header.incarnation)) {
+                out.push(Effect::Back(header.sender));
+            }
             self.watch(out);
             self.tell_joiners(out);
         }

@@ -306,3 +306,22 @@ fn a_node_that_leaves_does_not_ask_to_be_admitted_again() {
         assert!(!out.take().iter().any(asks));
     }
 }
+
+#[test]
+fn a_node_that_was_told_to_drain_while_it_joined_leaves_once_it_is_admitted() {
+    let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
+    node.handle(In::Drain, Instant(1), &mut out);
+    assert_eq!(out.take(), [], "nobody counts on it yet");
+    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
+    let view = View::new(Epoch(5), vec![member(1), member(2), member(9)]).unwrap();
+    node.handle(In::Decided { view: view.clone(), lineage: Lineage(5), round: Round(8) }, Instant(2), &mut out);
+    let leaving = |effect: &Effect| matches!(effect, Effect::Leaving { node: NodeId(9), contributes: true });
+    let told = |effect: &Effect| {
+        let Effect::Send { frame: Frame::V1 { message, .. }, .. } = effect else { return false };
+        **message == Message::Leave { contributes: true }
+    };
+    let effects = out.take();
+    assert_eq!((effects.iter().filter(|effect| leaving(effect)).count(), effects.iter().filter(|effect| told(effect)).count()), (1, 2));
+    node.handle(In::Decided { view, lineage: Lineage(5), round: Round(9) }, Instant(3), &mut out);
+    assert!(!out.take().iter().any(leaving), "once is enough");
+}
