@@ -314,6 +314,7 @@ fn settings(config: &Config, identity: Identity) -> Result<NodeSettings, SpawnEr
         max_nodes: config.max_nodes,
         join: config.join,
         quorum: config.quorum,
+        joiner_buffers: config.joiner_buffers,
         on_momentum_loss: config.on_momentum_loss,
         grace: Duration::from_millis(config.grace_ms),
         probe_interval: Duration::from_millis(config.probe_interval_ms),

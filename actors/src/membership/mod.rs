@@ -22,6 +22,7 @@ use slowmo_protocol::ident::{Incarnation, Lineage, NodeId, Round};
 use slowmo_protocol::liveness;
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::membership::{Effect, In, Membership, Settings};
+use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::view::View;
 use slowmo_protocol::wire::{Header, JoinRefusal, Message};
@@ -32,12 +33,7 @@ use std::time::Duration;
 /// Messages to the membership.
 pub enum MembershipMessage {
     /// The size of the model is known.
-    Synchronize {
-        /// Parameters.
-        elements: u64,
-        /// Values of the buffers that travel with them.
-        buffer_elements: u64,
-    },
+    Synchronize(ModelSize),
     /// This start of a peer can be sent to.
     PeerUp(NodeId, Incarnation),
     /// The connections to a peer are gone.
@@ -129,7 +125,7 @@ impl Actor for MembershipActor {
 impl MembershipState {
     fn take(&mut self, message: MembershipMessage) {
         match message {
-            MembershipMessage::Synchronize { elements, buffer_elements } => self.feed(In::Synchronize { elements, buffer_elements }),
+            MembershipMessage::Synchronize(model) => self.feed(In::Synchronize(model)),
             MembershipMessage::PeerUp(node, incarnation) => {
                 self.pulse.feed(liveness::In::PeerUp(node, incarnation));
                 self.feed(In::PeerUp(node, incarnation));

@@ -4,7 +4,8 @@
 use crate::support::{Training, bits, by_the_book, config, in_hub, local_sgd, sgp, train, uneven};
 use slowmo::config::BaseName;
 use slowmo::transport::memory::MemoryHub;
-use slowmo::{Config, StepReport};
+use slowmo::{Buffers, Config, StepReport};
+use slowmo_protocol::policy::JoinerBuffers;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -83,12 +84,17 @@ fn told(late: &Config, values: usize) -> String {
         assert!(begun.elapsed() < SOON, "{:?}: {error}", begun.elapsed());
         error.to_string()
     });
+    assert_unmoved(&founders, &told);
+    told
+}
+
+/// Rounds went on with the same members, and their model is what it would have been.
+fn assert_unmoved(founders: &[Training; 2], told: &str) {
     let expected = by_the_book(VALUES, TAU, BETA, &vec![FOUNDERS.to_vec(); founders[0].seen.reports.len()]);
-    for Training { seen, .. } in &founders {
+    for Training { seen, .. } in founders {
         assert!(seen.reports.iter().all(|report| (report.contributors, report.nodes) == (2, 2)), "{told}");
         assert!(seen.values == expected, "the founders' model does not notice: {told}");
     }
-    told
 }
 
 fn assert_says(told: &str, parts: &[&str]) {
@@ -156,6 +162,28 @@ fn a_node_with_other_settings_is_told_which() {
 fn a_node_with_another_model_is_told_both_sizes() {
     let told = told(&averaging(), VALUES + 1);
     assert_says(&told, &["of the running cluster refused this node", "600 parameters", "brought 601", "train the same model"]);
+}
+
+#[test]
+fn a_node_with_other_optimizer_buffers_is_told_both_sizes_where_they_are_copied() {
+    let copying = Config { joiner_buffers: JoinerBuffers::Copy, ..averaging() };
+    let (told, founders) = visited(&copying, |hub| {
+        let node = in_hub(hub, LATE, &[1, 2, 3], &copying);
+        let (mut parameters, mut optimizer) = (uneven(VALUES), [3.0; 5]);
+        let buffers = Buffers { optimizer: &mut optimizer, model: &mut () };
+        let error = node.worker(0).unwrap().synchronize_with(&mut parameters, buffers).unwrap_err();
+        assert_eq!((parameters, optimizer), (uneven(VALUES), [3.0; 5]), "both are unchanged after an error");
+        error.to_string()
+    });
+    assert_says(&told, &["of the running cluster refused this node", "0 optimizer", "brought", "5 optimizer", "train the same model"]);
+    assert_unmoved(&founders, &told);
+}
+
+#[test]
+fn a_node_without_optimizer_buffers_joins_where_they_are_copied() {
+    let copying = Config { joiner_buffers: JoinerBuffers::Copy, ..averaging() };
+    let [_, late, _] = one_comes_later(&copying, &copying);
+    assert_eq!(late.seen.reports.len(), TOGETHER);
 }
 
 #[test]

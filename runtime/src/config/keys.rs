@@ -244,7 +244,14 @@ pub static KEYS: &[Key] = &[
         true,
         "all holders of a shard lost: its momentum restarts at zero, or the run stops"
     ),
-    key!(joiner_buffers, "reset", "", Allowed::Words(&["reset"]), true, "what a joiner gets of the base optimizer's buffers"),
+    key!(
+        joiner_buffers,
+        "reset",
+        "",
+        Allowed::Words(&["reset", "copy"]),
+        true,
+        "the base optimizer's buffers of a joiner: zeros, or a copy of a member's (which every node then keeps ready at each round)"
+    ),
     key!(probe_interval_ms, "200", "ms", MILLISECONDS, false, "how often a peer is probed for life"),
     key!(suspect_ms, "1000", "ms", MILLISECONDS, false, "how long a peer that does not answer is suspected before it counts as dead"),
     key!(admin, word: "none", "", PATH, false, "Unix socket on which this node answers status and takes orders"),

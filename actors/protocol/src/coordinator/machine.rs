@@ -52,6 +52,8 @@ pub struct Coordinator {
     maps: Maps,
     /// Values of the rounds that take the slow step: how anchor and momentum are cut.
     state_elements: Option<u64>,
+    /// Values of the base optimizer's buffers, as this node contributed them last.
+    buffers: u64,
     mine: Option<Contributed>,
     dead: BTreeSet<(NodeId, Incarnation)>,
     joiners: BTreeMap<NodeId, Member>,
@@ -147,11 +149,15 @@ impl Machine for Coordinator {
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
             In::Formed { view, lineage } => self.formed(view, lineage, now, out),
-            In::Contribute { round, terms, samples } => self.contribute(round, Contributed { terms, samples }, now, out),
+            In::Contribute { round, terms, samples, buffers } => {
+                self.buffers = buffers;
+                self.contribute(round, Contributed { terms, samples }, now, out);
+            }
             In::Frame { header, message } => self.receive(header, *message, now, out),
             In::Reduced(attempt) => self.hold(attempt, |open| open.reducing = false),
             In::ParametersHeld(attempt, owner) => self.hold(attempt, |open| _ = open.parameters_from.remove(&owner)),
             In::StateHeld(attempt, from) => self.hold(attempt, |open| open.take_state(from)),
+            In::BuffersHeld(attempt, from) => self.hold(attempt, |open| open.take_buffers(from)),
             In::TermsDiffer(attempt, other, terms) => self.terms_differ(attempt, other, terms, out),
             In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, now),
             In::Lost(node, incarnation) => _ = self.dead.insert((node, incarnation)),
@@ -187,6 +193,7 @@ impl Coordinator {
             current: None,
             maps: Maps::default(),
             state_elements: None,
+            buffers: 0,
             mine: None,
             dead: BTreeSet::new(),
             joiners: BTreeMap::new(),

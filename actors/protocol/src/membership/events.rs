@@ -3,6 +3,7 @@
 use super::FoundingError;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
+use crate::model::ModelSize;
 use crate::time::Span;
 use crate::view::{Member, View};
 use crate::wire::{Frame, Header, JoinRefusal, Message};
@@ -12,12 +13,7 @@ use std::net::SocketAddr;
 #[derive(Clone, Debug)]
 pub enum In {
     /// This node's workers called `synchronize`: the size of the model is known.
-    Synchronize {
-        /// Parameters.
-        elements: u64,
-        /// Values of the buffers that travel with them.
-        buffer_elements: u64,
-    },
+    Synchronize(ModelSize),
     /// This start of a peer can be sent to.
     PeerUp(NodeId, Incarnation),
     /// The connections to a peer are gone; whether it closed them because it leaves. Otherwise it may be alive.

@@ -285,8 +285,9 @@ impl Membership {
             let differences = differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             return Some(JoinRefusal::SettingsDiffer { differences });
         }
-        let theirs = hello.elements.zip(hello.buffer_elements);
-        if let (Some(cluster), Some(joiner)) = (self.model, theirs.filter(|theirs| self.model.is_some_and(|ours| ours != *theirs))) {
+        if let (Some(cluster), Some(joiner)) = (self.model, hello.model)
+            && cluster != joiner
+        {
             return Some(JoinRefusal::ModelsDiffer { cluster, joiner });
         }
         if standing.view.size() >= self.settings.max_nodes && !standing.view.contains(node) {

@@ -34,6 +34,7 @@ pub use life::REDIAL_EVERY;
 
 use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::{Identity, Machine, Outbox, Place};
+use crate::model::ModelSize;
 use crate::time::{Instant, Span};
 use crate::view::{MEMBERS_MAX, Member, View};
 use crate::wire::{Header, Hello, Message};
@@ -53,7 +54,7 @@ pub const DIAL_ERROR_WAIT_MAX: Span = Span::from_millis(1_000);
 #[derive(Clone, Debug)]
 pub struct Membership {
     settings: Settings,
-    model: Option<(u64, u64)>,
+    model: Option<ModelSize>,
     connected: BTreeMap<NodeId, Incarnation>,
     hellos: BTreeMap<NodeId, (Header, Hello)>,
     appear_by: Option<Instant>,
@@ -73,7 +74,7 @@ impl Machine for Membership {
 
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
-            In::Synchronize { elements, buffer_elements } => self.synchronize((elements, buffer_elements), now, out),
+            In::Synchronize(model) => self.synchronize(model, now, out),
             In::PeerUp(node, incarnation) => self.peer_up((node, incarnation), now, out),
             In::PeerDown { node, departed } => self.peer_down(node, departed, out),
             In::DialFailed { address, tried_for, error } => {
@@ -141,12 +142,11 @@ impl Membership {
         let Settings { address, devices, shared, .. } = &self.settings;
         // Founders count on whoever names its model.
         let named = !self.settings.join || self.life.standing.is_some() || self.life.cluster.is_some();
-        let (elements, buffer_elements) = self.model.filter(|_| named).unzip();
         let (address, devices, settings, standing) = (*address, *devices, shared.clone(), self.standing());
-        Message::Hello(Hello { address, devices, settings, elements, buffer_elements, standing })
+        Message::Hello(Hello { address, devices, settings, model: self.model.filter(|_| named), standing })
     }
 
-    fn synchronize(&mut self, model: (u64, u64), now: Instant, out: &mut Outbox<Effect>) {
+    fn synchronize(&mut self, model: ModelSize, now: Instant, out: &mut Outbox<Effect>) {
         self.model = Some(model);
         self.appear_by = Some(now.after(self.settings.connect_timeout).after(DIAL_ERROR_WAIT_MAX));
         self.synchronize_by = Some(now.after(self.settings.synchronize_timeout));
@@ -237,11 +237,10 @@ impl Membership {
             let differences = differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             return self.refuse(FoundingError::SettingsDiffer { ours: self.me(), theirs: peer, differences }, now, out);
         }
-        let theirs = hello.elements.zip(hello.buffer_elements);
-        if let (Some(our_elements), Some(their_elements)) = (self.model, theirs)
-            && our_elements != their_elements
+        if let (Some(our_model), Some(their_model)) = (self.model, hello.model)
+            && our_model != their_model
         {
-            self.refuse(FoundingError::ModelsDiffer { ours: self.me(), our_elements, theirs: peer, their_elements }, now, out);
+            self.refuse(FoundingError::ModelsDiffer { ours: self.me(), our_model, theirs: peer, their_model }, now, out);
         }
     }
 
@@ -254,7 +253,7 @@ impl Membership {
             return;
         }
         let current = |header: &Header| self.connected.get(&header.sender) == Some(&header.incarnation);
-        let ready = self.hellos.iter().filter(|(_, (header, hello))| hello.elements.is_some() && current(header));
+        let ready = self.hellos.iter().filter(|(_, (header, hello))| hello.model.is_some() && current(header));
         let ready: Vec<_> = ready.map(|(_, known)| known.clone()).collect();
         let lowest = ready.iter().all(|(header, _)| header.sender > self.me());
         if ready.len() + 1 < self.settings.min_nodes || !lowest {
@@ -332,7 +331,7 @@ impl Membership {
             self.appear_by = None;
         }
         if self.synchronize_by.take_if(|deadline| now >= *deadline).is_some() && self.life.is_new() {
-            let silent = |id: &NodeId| self.hellos.get(id).is_none_or(|(_, hello)| hello.elements.is_none());
+            let silent = |id: &NodeId| self.hellos.get(id).is_none_or(|(_, hello)| hello.model.is_none());
             let waiting_for = self.connected.keys().copied().filter(silent).collect();
             self.fail(FoundingError::NotSynchronized { waiting_for, waited: self.settings.synchronize_timeout }, out);
         }

@@ -48,7 +48,7 @@ fn found(mut machines: Vec<(Membership, u64)>) -> BTreeMap<u64, Vec<Effect>> {
         for peer in ids.iter().filter(|id| **id != me) {
             machine.handle(In::PeerUp(*peer, Incarnation(peer.0 + 100)), Instant(0), &mut out);
         }
-        machine.handle(In::Synchronize { elements: *elements, buffer_elements: 0 }, Instant(0), &mut out);
+        machine.handle(In::Synchronize(ModelSize::of(*elements)), Instant(0), &mut out);
         collect(machine.me(), out.take(), &mut pending, &mut seen);
     }
     while !pending.is_empty() {
@@ -93,7 +93,7 @@ fn different_settings_name_both_nodes_and_both_values() {
 fn different_models_name_both_sizes() {
     let seen = found(vec![(machine(1, 2, ""), 23), (machine(2, 2, ""), 24)]);
     let text = format!("{seen:?}");
-    assert!(text.contains("our_elements: (23, 0)") && text.contains("their_elements: (24, 0)"), "{text}");
+    assert!(text.contains("our_model: ModelSize { parameters: 23") && text.contains("their_model: ModelSize { parameters: 24"), "{text}");
     assert_eq!(seen.len(), 2);
 }
 
@@ -101,7 +101,7 @@ fn different_models_name_both_sizes() {
 fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
     let (mut member, mut out) = (machine(2, 3, ""), Outbox::default());
     member.handle(In::PeerUp(NodeId(1), Incarnation(101)), Instant(0), &mut out);
-    member.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    member.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     out.take();
     let view = crate::view::tests::view(&[1, 2, 3]);
     let members = view.members().iter().map(|member| Member { incarnation: Incarnation(member.id.0 + 100), ..member.clone() });
@@ -117,7 +117,7 @@ fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
 #[test]
 fn missing_nodes_and_unreachable_addresses_are_named() {
     let (mut machine, mut out) = (machine(1, 2, ""), Outbox::default());
-    machine.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    machine.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     let late = Instant(100).after(DIAL_ERROR_WAIT_MAX);
     assert_eq!(machine.next_deadline(), Some(Instant(1000)), "the timeout of synchronize comes before");
     let mut refused = machine.clone();
@@ -163,13 +163,13 @@ fn a_node_with_other_settings_stays_until_everybody_met_it() {
 #[test]
 fn a_node_that_is_gone_was_compared_with() {
     let (mut first, mut second, mut out) = (machine(1, 2, ""), machine(2, 2, ""), Outbox::default());
-    second.model = Some((24, 0));
+    second.model = Some(ModelSize::of(24));
     first.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(0), &mut out);
     let Frame::V1 { header, message } = second.settings.identity.frame(second.place(), second.hello());
     first.handle(In::Frame { header, message }, Instant(0), &mut out);
     first.handle(In::PeerDown { node: NodeId(2), departed: false }, Instant(0), &mut out);
     out.take();
-    first.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    first.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     first.handle(In::Tick, Instant(0).after(REFUSED_WAIT_MAX), &mut out);
     assert!(matches!(out.take()[..], [Effect::Fail(FoundingError::ModelsDiffer { theirs: NodeId(2), .. })]));
 }
@@ -178,7 +178,7 @@ fn a_node_that_is_gone_was_compared_with() {
 fn a_node_leaves_when_the_others_left_or_the_wait_is_over() {
     let mut out = Outbox::default();
     let mut alone = machine(1, 1, "");
-    alone.handle(In::Synchronize { elements: 1, buffer_elements: 0 }, Instant(0), &mut out);
+    alone.handle(In::Synchronize(ModelSize::of(1)), Instant(0), &mut out);
     out.take();
     alone.handle(In::Leave, Instant(5), &mut out);
     assert_eq!(out.take(), [Effect::Leaving { node: NodeId(1), contributes: false }, Effect::Left]);
@@ -198,7 +198,7 @@ fn a_hello_is_kept_within_the_bound_of_its_settings() {
 #[test]
 fn a_node_that_gave_up_enters_no_view() {
     let (mut node, mut out) = (machine(2, 3, ""), Outbox::default());
-    node.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     node.handle(In::Tick, Instant(100).after(DIAL_ERROR_WAIT_MAX), &mut out);
     assert!(matches!(out.take()[..], [Effect::Fail(FoundingError::TooFew { .. })]));
     let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
@@ -215,7 +215,7 @@ fn a_node_that_gave_up_enters_no_view() {
 fn an_address_of_an_earlier_run_does_not_end_the_founding() {
     let (mut node, mut out) = (machine(1, 2, ""), Outbox::default());
     node.settings.addresses_may_be_stale = true;
-    node.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     let address = SocketAddr::from(([127, 0, 0, 1], 9));
     node.handle(In::DialFailed { address, tried_for: Span::from_millis(3), error: "another key".into() }, Instant(1), &mut out);
     assert_eq!(out.take(), []);
@@ -239,7 +239,7 @@ fn joiner(met: &[u64]) -> Membership {
         let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
         node.handle(In::Frame { header, message }, Instant(0), &mut out);
     }
-    node.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     node
 }
 

@@ -1,8 +1,9 @@
 //! Storms of faults: spaced, so that every round between two of them must be decided and nothing may be lost, and dense, where
 //! momentum may be lost but a round still has one outcome, and everybody gets to the end once the faults are over.
 
+use super::node::Schedule;
 use super::world::{Fault, Random, World};
-use super::{LONG, assert_finished, world};
+use super::{LONG, SCHEDULE, assert_finished, world_with};
 use crate::ident::NodeId;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -19,26 +20,39 @@ struct Storm {
     rarely_slow: u64,
     /// Gradients that are averaged before every exchange; 0: none.
     gradients: usize,
+    /// Values of the base optimizer's buffers, which joiners get; 0: none.
+    buffers: usize,
 }
 
 /// Between two faults a round is decided.
 fn spaced() -> impl Strategy<Value = Storm> {
-    (any::<u64>(), 5u64..9, 1usize..3, 40_000u64..90_000).prop_map(|(seed, nodes, replicas, gap)| {
+    let buffers = prop_oneof![Just(0usize), Just(5usize)];
+    (any::<u64>(), 5u64..9, 1usize..3, 40_000u64..90_000, buffers).prop_map(|(seed, nodes, replicas, gap, buffers)| {
         let (rarely_slow, gradients) = (0, 0);
-        Storm { seed, nodes, replicas, gap, rarely_slow, gradients }
+        Storm { seed, nodes, replicas, gap, rarely_slow, gradients, buffers }
     })
 }
 
 /// Faults on top of each other, and messages that take long.
 fn dense() -> impl Strategy<Value = Storm> {
     let (rarely_slow, gradients) = (prop_oneof![Just(0u64), 10u64..100], prop_oneof![Just(0usize), Just(17usize)]);
-    (any::<u64>(), 1u64..9, 0usize..3, 100u64..20_000, rarely_slow, gradients)
-        .prop_map(|(seed, nodes, replicas, gap, rarely_slow, gradients)| Storm { seed, nodes, replicas, gap, rarely_slow, gradients })
+    let buffers = prop_oneof![Just(0usize), Just(5usize)];
+    (any::<u64>(), 1u64..9, 0usize..3, 100u64..20_000, rarely_slow, gradients, buffers).prop_map(
+        |(seed, nodes, replicas, gap, rarely_slow, gradients, buffers)| Storm {
+            seed,
+            nodes,
+            replicas,
+            gap,
+            rarely_slow,
+            gradients,
+            buffers,
+        },
+    )
 }
 
 impl Storm {
     fn world(self) -> World {
-        let mut world = world(self.seed, self.nodes, self.replicas);
+        let mut world = world_with(self.seed, self.nodes, self.replicas, Schedule { buffers: self.buffers, ..SCHEDULE });
         world.network.rarely_slow = self.rarely_slow;
         world.schedule.gradients = self.gradients;
         world.steps_max = 120;
@@ -197,7 +211,10 @@ proptest! {
 
 #[test]
 fn spaced_storms_that_failed_once() {
-    let storm = |seed, nodes, replicas, gap| Storm { seed, nodes, replicas, gap, rarely_slow: 0, gradients: 0 }.spaced();
+    let storm = |seed, nodes, replicas, gap| {
+        let (rarely_slow, gradients, buffers) = (0, 0, 0);
+        Storm { seed, nodes, replicas, gap, rarely_slow, gradients, buffers }.spaced();
+    };
     storm(9673298147799824389, 5, 1, 89520);
     storm(13579537005728292551, 8, 1, 46000);
     storm(12846056096122377243, 6, 1, 55600);
@@ -207,7 +224,7 @@ fn spaced_storms_that_failed_once() {
 #[test]
 fn dense_storms_that_failed_once() {
     let storm = |seed, nodes, replicas, gap, rarely_slow, gradients| {
-        Storm { seed, nodes, replicas, gap, rarely_slow, gradients }.dense();
+        Storm { seed, nodes, replicas, gap, rarely_slow, gradients, buffers: 0 }.dense();
     };
     // A member answered for what it had accepted although another attempt had replaced the data.
     storm(11102921614542347865, 8, 1, 18049, 28, 17);

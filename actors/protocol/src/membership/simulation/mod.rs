@@ -9,6 +9,7 @@ mod world;
 
 use super::{FoundingError, In};
 use crate::ident::{ClusterId, Incarnation, NodeId};
+use crate::model::ModelSize;
 use crate::time::Span;
 use crate::wire::JoinRefusal;
 use process::{At, Process, Start, node};
@@ -161,8 +162,8 @@ fn refused(world: &mut World, start: Start) -> (NodeId, JoinRefusal) {
 #[test]
 fn refusals_name_the_reason() {
     let (mut world, _) = cluster(1, 3, Common { max_nodes: 4, ..common(3) });
-    let (_, reason) = refused(&mut world, Start { elements: 24, ..node(9) });
-    assert_eq!(reason, JoinRefusal::ModelsDiffer { cluster: (23, 0), joiner: (24, 0) });
+    let (_, reason) = refused(&mut world, Start { model: ModelSize { optimizer: 5, ..ModelSize::of(23) }, ..node(9) });
+    assert_eq!(reason, JoinRefusal::ModelsDiffer { cluster: ModelSize::of(23), joiner: ModelSize { optimizer: 5, ..ModelSize::of(23) } });
     let (_, reason) = refused(&mut world, Start { shared: "tau = 24".to_owned(), ..node(9) });
     assert!(matches!(&reason, JoinRefusal::SettingsDiffer { differences } if differences.contains("tau is 24 here, 12 there")), "{reason}");
     let fourth = world.start(node(8));

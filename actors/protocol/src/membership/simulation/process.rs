@@ -2,6 +2,7 @@
 
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::membership::{Effect, FoundingError, Membership};
+use crate::model::ModelSize;
 use crate::view::{Member, View};
 use crate::wire::JoinRefusal;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,7 @@ use std::net::SocketAddr;
 #[derive(Clone)]
 pub struct Start {
     pub id: NodeId,
-    pub elements: u64,
+    pub model: ModelSize,
     pub shared: String,
     pub join: bool,
     pub refuses: Option<JoinRefusal>,
@@ -21,7 +22,7 @@ pub struct Start {
 
 /// The usual start of a node.
 pub fn node(id: u64) -> Start {
-    Start { id: NodeId(id), elements: 23, shared: "tau = 12".to_owned(), join: false, refuses: None, port: None }
+    Start { id: NodeId(id), model: ModelSize::of(23), shared: "tau = 12".to_owned(), join: false, refuses: None, port: None }
 }
 
 /// A connection to, or from, a process.

@@ -126,7 +126,7 @@ impl World {
         });
         self.processes.push(Process::new(start.id, incarnation, address, machine));
         self.later(LOOK_EVERY, Event::Look(index));
-        self.feed(index, In::Synchronize { elements: start.elements, buffer_elements: 0 });
+        self.feed(index, In::Synchronize(start.model));
         index
     }
 
