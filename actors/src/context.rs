@@ -12,6 +12,7 @@ use crate::ports::transport::Transport;
 use crate::status::StatusBoard;
 use ractor::ActorRef;
 use slowmo_protocol::algorithm::Algorithm;
+use slowmo_protocol::ident::Lineage;
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
 use slowmo_protocol::time::Span;
@@ -40,6 +41,8 @@ pub struct NodeSettings {
     pub max_nodes: usize,
     /// Join a running cluster only.
     pub join: bool,
+    /// The model history whose state this node brings.
+    pub lineage: Option<Lineage>,
     /// Who may decide a round.
     pub quorum: Quorum,
     /// What a joiner gets of the base optimizer's buffers.

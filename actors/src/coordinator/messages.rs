@@ -48,6 +48,8 @@ pub enum CoordinatorMessage {
     Leaving {
         /// Who.
         node: NodeId,
+        /// Which start of it.
+        incarnation: Incarnation,
         /// Whether its workers still contribute to the next round.
         contributes: bool,
     },

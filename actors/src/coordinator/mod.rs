@@ -82,7 +82,7 @@ impl Actor for CoordinatorActor {
             CoordinatorMessage::Back(node) => state.feed(In::Back(node)),
             CoordinatorMessage::PeerUp(node) => state.feed(In::PeerUp(node)),
             CoordinatorMessage::Joiners { epoch, members } => state.feed(In::Joiners { epoch, members }),
-            CoordinatorMessage::Leaving { node, contributes } => state.feed(In::Leaving { node, contributes }),
+            CoordinatorMessage::Leaving { node, incarnation, contributes } => state.feed(In::Leaving { node, incarnation, contributes }),
             CoordinatorMessage::Resign => state.resign(),
             CoordinatorMessage::Tick => {
                 state.timer.disarm();

@@ -202,11 +202,11 @@ impl MembershipState {
                 actors.tell_coordinator(CoordinatorMessage::Back(node));
             }
             Effect::Joiners { epoch, members } => actors.tell_coordinator(CoordinatorMessage::Joiners { epoch, members }),
-            Effect::Leaving { node, contributes } => {
+            Effect::Leaving { node, incarnation, contributes } => {
                 if node == self.context.settings.identity.node {
                     self.context.status.standing(Standing::Leaving);
                 }
-                actors.tell_coordinator(CoordinatorMessage::Leaving { node, contributes });
+                actors.tell_coordinator(CoordinatorMessage::Leaving { node, incarnation, contributes });
             }
             Effect::Resign => {
                 tracing::warn!("the others went on without this node: it joins again");
@@ -218,6 +218,19 @@ impl MembershipState {
                 self.context.status.standing(Standing::Left);
                 actors.tell_coordinator(CoordinatorMessage::Resign);
                 actors.tell_aggregator(AggregatorMessage::Drained);
+            }
+            Effect::Waiting(why) => {
+                if let Some(why) = &why {
+                    tracing::info!(why, "this node waits to be admitted");
+                }
+                self.context.status.waiting_to_join(why);
+            }
+            Effect::OtherCluster { node, lineage, round } => {
+                let found = format!("{node} belongs to another running cluster ({lineage}, {round})");
+                tracing::warn!(
+                    "{found}: both go on and never become one. Stop one of them, and start all nodes with min_nodes above half of them"
+                );
+                self.context.status.event(found);
             }
             Effect::Connect(address) => self.context.transport.connect(address, self.context.settings.connect_timeout),
             Effect::Disconnect(node) => self.context.transport.disconnect(node, "it was declared dead"),
@@ -248,6 +261,7 @@ fn settings(context: &NodeContext) -> Settings {
         min_nodes: node.min_nodes,
         max_nodes: node.max_nodes,
         join: node.join,
+        lineage: node.lineage,
         survivors: node.quorum == Quorum::Survivors,
         refuses: refuses(context),
         shared: node.shared.clone(),

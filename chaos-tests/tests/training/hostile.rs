@@ -43,7 +43,7 @@ fn hello(standing: bool) -> Message {
     let (lineage, round, alive) = (Lineage(1), Round(9_999), vec![STRANGER, NodeId(2)]);
     let standing = standing.then(|| Standing { lineage, round, view: usurped(), alive });
     let model = Some(ModelSize::of(1));
-    Message::Hello(Hello { address: address(99), devices: 1, settings: "tau = 1".to_owned(), model, standing })
+    Message::Hello(Hello { address: address(99), devices: 1, settings: "tau = 1".to_owned(), model, standing, lineage: Some(Lineage(1)) })
 }
 
 fn terms() -> Terms {

@@ -4,8 +4,11 @@
 use crate::support::{Training, bits, by_the_book, config, in_hub, local_sgd, sgp, train, uneven};
 use slowmo::config::BaseName;
 use slowmo::transport::memory::MemoryHub;
-use slowmo::{Buffers, Config, StepReport};
+use slowmo::{Buffers, Config, ExchangeError, StepReport, SynchronizeError};
+use slowmo_protocol::ident::Lineage;
+use slowmo_protocol::membership::FoundingError;
 use slowmo_protocol::policy::JoinerBuffers;
+use slowmo_protocol::wire::JoinRefusal;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -204,9 +207,42 @@ fn a_second_node_of_a_live_id_is_told_so() {
         second.worker(0).unwrap().synchronize(&mut uneven(VALUES)).unwrap_err().to_string()
     });
     assert_says(&told, &["node 3", "own node_id"]);
-    for Training { seen, .. } in &founders {
-        assert!(seen.reports.iter().all(|report| (report.contributors, report.nodes) == (2, 2)), "{told}");
+    assert_unmoved(&founders, &told);
+}
+
+/// Why a running cluster refuses a node that brings the state of a history.
+fn refused_with(hub: &MemoryHub, lineage: Lineage) -> JoinRefusal {
+    let node = in_hub(hub, LATE, &[1, 2, 3], &Config { lineage: Some(lineage), ..averaging() });
+    let mut parameters = uneven(VALUES);
+    let error = node.worker(0).unwrap().synchronize(&mut parameters).unwrap_err();
+    assert_eq!(parameters, uneven(VALUES), "parameters are unchanged after an error");
+    match error {
+        SynchronizeError::Exchange(ExchangeError::Founding(FoundingError::Refused { reason, .. })) => reason,
+        other => panic!("{other}"),
     }
+}
+
+#[test]
+fn a_node_that_brings_another_history_s_state_is_told_both() {
+    let (reason, founders) = visited(&averaging(), |hub| refused_with(hub, Lineage(7)));
+    let told = reason.to_string();
+    let JoinRefusal::OtherLineage { cluster, joiner: Lineage(7) } = reason else { panic!("{told}") };
+    assert_says(&told, &[&cluster.to_string(), &Lineage(7).to_string(), "unchanged", "leave lineage out", "or join the cluster"]);
+    assert_unmoved(&founders, &told);
+}
+
+#[test]
+fn a_node_that_brings_the_cluster_s_own_history_joins_it() {
+    let (joined, _) = visited(&averaging(), |hub| {
+        let JoinRefusal::OtherLineage { cluster, .. } = refused_with(hub, Lineage(7)) else { panic!("no lineage was named") };
+        let node = in_hub(hub, 4, &[1, 2, 3, 4], &Config { lineage: Some(cluster), min_nodes: 2, ..averaging() });
+        let mut worker = node.worker(0).unwrap();
+        let joined = worker.synchronize(&mut uneven(VALUES)).unwrap();
+        assert_eq!(node.status().lineage, format!("{:032x}", cluster.0));
+        worker.leave().unwrap();
+        joined
+    });
+    assert_eq!((joined.nodes, joined.node_rank), (3, 2));
 }
 
 #[test]

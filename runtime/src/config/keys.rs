@@ -182,8 +182,23 @@ pub static KEYS: &[Key] = &[
     ),
     key!(peers, "", "", Allowed::Form("a list of at most 4096 host:port, separated by commas"), false, "nodes to dial at start"),
     key!(rendezvous, word: "none", "", PATH, false, "folder in which the nodes of one machine or shared disk find each other"),
-    key!(min_nodes, "1", "nodes", NODES, true, "founding nodes: training starts when so many have met"),
+    key!(
+        min_nodes,
+        "1",
+        "nodes",
+        NODES,
+        true,
+        "founding nodes: training starts when so many have met; with half of all nodes or fewer, nodes that do not reach each other found two clusters"
+    ),
     key!(join, "false", "", SWITCH, false, "join a running cluster only, never found one"),
+    key!(
+        lineage,
+        word: "any",
+        "",
+        Allowed::Form("any, or a model history in 32 hexadecimal digits, as status shows it"),
+        false,
+        "join only the running cluster of this model history"
+    ),
     key!(max_nodes, "4096", "nodes", NODES, true, "most members of the cluster; further nodes are refused"),
     key!(devices, "1", "workers", Allowed::Whole(1, 64), false, "workers of this node, g"),
     key!(device, "cpu", "", Allowed::Words(&["cpu"]), false, "where the workers' copies of the model live"),

@@ -71,6 +71,8 @@ pub enum In {
     Leaving {
         /// Who.
         node: NodeId,
+        /// Which start of it: a later one under its id stays.
+        incarnation: Incarnation,
         /// Whether its training threads still contribute to the next round.
         contributes: bool,
     },

@@ -94,7 +94,10 @@ mod plan;
 
 pub use error::RoundError;
 pub use events::{Effect, In, Settings};
-pub use machine::{BROKEN_ATTEMPTS_MAX, Coordinator, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT, STREAM_BROKEN_WAIT};
+pub use machine::{
+    BROKEN_ATTEMPTS_MAX, Coordinator, EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX,
+    FOLLOW_WAIT, STREAM_BROKEN_WAIT,
+};
 pub use outcome::{Outcome, Proposal, RoundKind, Terms};
 pub use plan::{Attempt, Donation, Holders, Move, Plan, Publication, Published, losses};
 

@@ -96,6 +96,8 @@ pub enum Effect {
     Leaving {
         /// Who.
         node: NodeId,
+        /// Which start of it.
+        incarnation: Incarnation,
         /// Whether it still contributes to the next round.
         contributes: bool,
     },
@@ -103,6 +105,17 @@ pub enum Effect {
     Resign,
     /// This node wanted to hand over and leave, and was left out without hearing of it: it has left.
     Drained,
+    /// What keeps this node from being a member; `None`: it is one, or does not wait to be.
+    Waiting(Option<String>),
+    /// Another cluster runs beside this one, under the same key; neither gives way.
+    OtherCluster {
+        /// One of its members.
+        node: NodeId,
+        /// Its history.
+        lineage: Lineage,
+        /// Its next round.
+        round: Round,
+    },
     /// Dial a node.
     Connect(SocketAddr),
     /// Close the connections to a node that was declared dead.
@@ -130,6 +143,8 @@ pub struct Settings {
     pub max_nodes: usize,
     /// Join a running cluster only, never found one.
     pub join: bool,
+    /// The history whose state this node brings: only a cluster of this history may admit it.
+    pub lineage: Option<Lineage>,
     /// Whoever is alive may decide, so that two histories may meet.
     pub survivors: bool,
     /// What nodes that ask to join are told where this cluster's rounds carry nothing that would bring them up to date.

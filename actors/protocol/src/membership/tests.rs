@@ -19,6 +19,7 @@ fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
         min_nodes,
         max_nodes: 4,
         join: false,
+        lineage: None,
         survivors: false,
         refuses: None,
         shared,
@@ -38,7 +39,7 @@ fn found(mut machines: Vec<(Membership, u64)>) -> BTreeMap<u64, Vec<Effect>> {
         for effect in effects {
             match effect {
                 Effect::Send { to, frame } => pending.push((to, frame)),
-                Effect::Watch(_) | Effect::Search(_) | Effect::Joiners { .. } | Effect::Connect(_) => {}
+                Effect::Watch(_) | Effect::Search(_) | Effect::Joiners { .. } | Effect::Connect(_) | Effect::Waiting(_) => {}
                 other => seen.entry(me.0).or_default().push(other),
             }
         }
@@ -181,18 +182,37 @@ fn a_node_leaves_when_the_others_left_or_the_wait_is_over() {
     alone.handle(In::Synchronize(ModelSize::of(1)), Instant(0), &mut out);
     out.take();
     alone.handle(In::Leave, Instant(5), &mut out);
-    assert_eq!(out.take(), [Effect::Leaving { node: NodeId(1), contributes: false }, Effect::Left]);
+    assert_eq!(out.take(), [Effect::Leaving { node: NodeId(1), incarnation: Incarnation(101), contributes: false }, Effect::Left]);
 }
 
 #[test]
 fn a_hello_is_kept_within_the_bound_of_its_settings() {
     let (mut node, mut out) = (machine(1, 9, "tau = 12"), Outbox::default());
     let mut peer = machine(2, 9, "tau = 12");
-    peer.settings.shared.push_str(&"\n".repeat(1 << 19));
+    peer.settings.shared.push_str(&"\nx = 1".repeat(1 << 16));
     let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
     node.handle(In::Frame { header, message }, Instant(0), &mut out);
     assert_eq!(out.take(), [Effect::Connect(peer.settings.address)]);
-    assert_eq!(node.hellos[&NodeId(2)].1.settings.len(), settings::SETTINGS_BYTES_MAX);
+    assert_eq!(node.hellos[&NodeId(2)].settings("").len(), settings::SETTINGS_BYTES_MAX);
+}
+
+#[test]
+fn little_is_kept_of_a_hello_with_a_large_view() {
+    let (mut node, mut out) = (machine(1, 9, "tau = 12"), Outbox::default());
+    let address = node.settings.address;
+    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address, devices: 1 };
+    let view = View::new(Epoch(4), (2..4_000).map(member).collect()).unwrap();
+    for id in 2..40 {
+        let mut peer = machine(id, 9, "tau = 12");
+        let alive = view.ids().collect();
+        peer.life.standing = Some(Standing { lineage: Lineage(5), round: Round(7), view: view.clone(), alive });
+        let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+        node.handle(In::Frame { header, message }, Instant(0), &mut out);
+    }
+    assert_eq!(node.hellos.len(), 38);
+    assert!(node.hellos.values().all(|known| known.settings("same") == "same" && known.stands_in == Some(Lineage(5))));
+    assert!(std::mem::size_of::<known::Known>() <= 256, "it has no list of anything");
+    assert_eq!(node.life.cluster.as_ref().map(|cluster| cluster.view.size()), Some(view.size()), "the view is kept once");
 }
 
 #[test]

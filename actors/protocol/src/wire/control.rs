@@ -199,6 +199,8 @@ pub struct Hello {
     pub model: Option<ModelSize>,
     /// Where it stands in a decided model history; `None` until it is a member.
     pub standing: Option<Standing>,
+    /// The model history whose state it brings, if it brings any: only a cluster of this history may admit it.
+    pub lineage: Option<Lineage>,
 }
 
 impl std::fmt::Display for JoinRefusal {
@@ -208,7 +210,11 @@ impl std::fmt::Display for JoinRefusal {
             Self::ModelsDiffer { cluster, joiner } => write!(f, "it trains {cluster}, this node brought {joiner}; train the same model"),
             Self::Full { max_nodes } => write!(f, "the cluster is full (max_nodes = {max_nodes}); raise max_nodes, or drain a node first"),
             Self::OtherLineage { cluster, joiner } => {
-                write!(f, "it continues {cluster}, this node {joiner}; start without that state, or join the cluster it belongs to")
+                write!(
+                    f,
+                    "it continues {cluster}, this node brings the state of {joiner}, which is unchanged; leave lineage out to take the cluster's \
+                     model instead, or join the cluster that the state belongs to"
+                )
             }
             Self::DuplicateId { node } => write!(f, "a live member is {node} already; give each node its own node_id"),
             Self::NoParameters => write!(
@@ -260,6 +266,14 @@ pub enum RefusalReason {
 pub const TERMS_BYTES_MAX: usize = 200;
 /// Most bytes of the differences that a refusal names; cut like [`TERMS_BYTES_MAX`].
 pub const DIFFERENCES_BYTES_MAX: usize = 4096;
+
+impl Message {
+    /// The bytes of the message as it travels, behind its header.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> usize {
+        super::encoded_bytes(self)
+    }
+}
 
 impl Frame {
     /// Encodes a frame.

@@ -100,16 +100,21 @@ pub(super) fn contributed() -> Contributed {
 
 /// A node that is in no view yet, and a member.
 fn hellos() -> Vec<(Message, String)> {
-    let hello = |parameters: Option<u64>, standing| {
+    let hello = |parameters: Option<u64>, standing, lineage| {
         let settings = "tau = 48\nbeta = 0.5\n".to_owned();
         let address = SocketAddr::from(([10, 0, 0, 9], 7400));
         let model = parameters.map(|parameters| ModelSize { parameters, buffers: 3, optimizer: 5 });
-        Message::Hello(Hello { address, devices: 2, settings, model, standing })
+        Message::Hello(Hello { address, devices: 2, settings, model, standing, lineage })
     };
     let alive = "01000000000000000900000000000000";
     let model = "0140787d010000000003000000000000000500000000000000";
-    let member = format!("00000000{INTRODUCTION}{model}01{LINEAGE}2a00000000000000{VIEW}{alive}");
-    vec![(hello(None, None), format!("00000000{INTRODUCTION}0000")), (hello(Some(25_000_000), Some(standing())), member)]
+    let member = format!("00000000{INTRODUCTION}{model}01{LINEAGE}2a00000000000000{VIEW}{alive}00");
+    let joiner = format!("00000000{INTRODUCTION}{model}0001{LINEAGE}");
+    vec![
+        (hello(None, None, None), format!("00000000{INTRODUCTION}000000")),
+        (hello(Some(25_000_000), Some(standing()), None), member),
+        (hello(Some(25_000_000), None, Some(header().lineage)), joiner),
+    ]
 }
 
 fn refusals() -> Vec<(Message, String)> {

@@ -121,7 +121,7 @@ impl Coordinator {
     /// The next view: who takes part, without those that leave, with those that join.
     fn next_view(&self, terms: Terms, participants: &[NodeId]) -> Option<View> {
         let history = self.history.as_ref()?;
-        let stays = |member: &&Member| participants.contains(&member.id) && !self.leaving.contains_key(&member.id);
+        let stays = |member: &&Member| participants.contains(&member.id) && !self.is_leaving(member);
         let mut members: Vec<Member> = history.view.members().iter().filter(stays).cloned().collect();
         let waits = self.current.as_ref().is_some_and(|current| !current.joiners_over);
         if terms.carries_parameters() && terms.kind != RoundKind::Found && waits {

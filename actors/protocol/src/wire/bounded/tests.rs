@@ -33,7 +33,7 @@ fn the_largest_messages_fit_a_control_frame() {
     let standing = Standing { view: view.clone(), alive: everybody, ..standing() };
     let address = view.members()[0].address;
     let (settings, model) = ("x".repeat(SETTINGS_BYTES_MAX), Some(ModelSize::default()));
-    let hello = Hello { address, devices: 1, settings, model, standing: Some(standing) };
+    let hello = Hello { address, devices: 1, settings, model, standing: Some(standing), lineage: Some(header().lineage) };
     let all = [
         Message::Hello(hello),
         Message::Decide(largest.outcome.clone()),
@@ -85,7 +85,7 @@ fn lists() -> Vec<Counted> {
     let hello = |alive| {
         let (address, settings) = (SocketAddr::from(([10, 0, 0, 9], 7400)), String::new());
         let standing = Some(Standing { alive, ..standing() });
-        frame(Message::Hello(Hello { address, devices: 1, settings, model: None, standing }))
+        frame(Message::Hello(Hello { address, devices: 1, settings, model: None, standing, lineage: None }))
     };
     let contribute = |contributors: &[NodeId]| {
         let view = view();
@@ -128,7 +128,7 @@ fn texts() -> Vec<Counted> {
     let hello = |settings: &str| {
         let address = SocketAddr::from(([10, 0, 0, 9], 7400));
         let settings = settings.to_owned();
-        frame(Message::Hello(Hello { address, devices: 1, settings, model: None, standing: None }))
+        frame(Message::Hello(Hello { address, devices: 1, settings, model: None, standing: None, lineage: None }))
     };
     let refused = |text: &str| frame(Message::Refused(JoinRefusal::SettingsDiffer { differences: text.to_owned() }));
     let abandon = |one: &str, other: &str| {
