@@ -214,7 +214,7 @@ impl MembershipState {
                 actors.tell_coordinator(CoordinatorMessage::Resign);
             }
             Effect::Drained => {
-                tracing::warn!("the others went on without this node, which wanted to leave: it has left");
+                tracing::info!("this node wanted to leave and is no member of the cluster (any more): it has left");
                 self.context.status.standing(Standing::Left);
                 actors.tell_coordinator(CoordinatorMessage::Resign);
                 actors.tell_aggregator(AggregatorMessage::Drained);

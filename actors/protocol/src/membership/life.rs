@@ -34,7 +34,7 @@ pub(super) struct Life {
     /// This node was a member of a decided history: it founds none any more.
     pub was_member: bool,
     /// What an operator was told last of why this node is no member.
-    waiting: Option<String>,
+    pub waiting: Option<String>,
     /// Running clusters beside this one.
     others: BTreeSet<Lineage>,
     /// This node has handed over: it is no member and does not want to be one.

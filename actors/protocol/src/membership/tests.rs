@@ -307,6 +307,43 @@ fn a_member_that_joins_again_is_not_late_for_its_founding() {
 }
 
 #[test]
+fn a_node_that_drains_before_it_is_a_member_ends() {
+    let mut founder = machine(1, 2, "");
+    founder.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut Outbox::default());
+    for mut node in [joiner(&[1]), founder] {
+        let mut out = Outbox::default();
+        node.handle(In::Drain, Instant(1), &mut out);
+        assert!(out.take().contains(&Effect::Drained));
+        let mut peer = machine(2, 2, "");
+        peer.model = Some(ModelSize::of(23));
+        node.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(2), &mut out);
+        let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+        node.handle(In::Frame { header, message }, Instant(3), &mut out);
+        node.handle(In::Drain, Instant(4), &mut out);
+        let asks = |message: &Message| matches!(message, Message::Join | Message::Found { .. });
+        let other = |effect: &Effect| match effect {
+            Effect::Send { frame: Frame::V1 { message, .. }, .. } => asks(message),
+            other => matches!(other, Effect::Formed { .. } | Effect::Fail(_) | Effect::Drained),
+        };
+        assert!(!out.take().iter().any(other), "it founds nothing, joins nothing and says so once");
+    }
+}
+
+#[test]
+fn a_member_that_was_stranded_founds_no_cluster_of_its_own() {
+    let (mut node, mut out) = (machine(1, 1, ""), Outbox::default());
+    node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
+    let view = node.life.standing.as_ref().map(|standing| standing.view.clone()).unwrap();
+    node.handle(In::Decided { view, lineage: Lineage(5), round: Round(8) }, Instant(1), &mut out);
+    node.handle(In::Stranded, Instant(2), &mut out);
+    out.take();
+    node.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(3), &mut out);
+    let effects = out.take();
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Formed { .. })), "{effects:?}");
+    assert_eq!(node.life.waiting.as_deref(), Some("no running cluster was met; check peers or rendezvous"));
+}
+
+#[test]
 fn a_node_that_leaves_does_not_ask_to_be_admitted_again() {
     for leave in [In::Leave, In::Drain] {
         let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
