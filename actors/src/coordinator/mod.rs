@@ -27,6 +27,7 @@ use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Se
 use slowmo_protocol::ident::{Epoch, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::policy::JoinerBuffers;
+use slowmo_protocol::time::Instant;
 use slowmo_protocol::view::{MEMBERS_MAX, Member};
 use std::sync::Arc;
 
@@ -53,6 +54,8 @@ pub struct CoordinatorState {
     /// Parameters of the model: how far its state reaches.
     model_parameters: usize,
     round: Option<RoundInProgress>,
+    /// Since when the attempt under way publishes.
+    publishes_since: Instant,
     epoch: Epoch,
 }
 
@@ -108,6 +111,7 @@ impl CoordinatorState {
             parameters: 0,
             model_parameters: 0,
             round: None,
+            publishes_since: Instant(0),
             epoch: Epoch(0),
         }
     }
@@ -183,6 +187,7 @@ impl CoordinatorState {
                     self.contributed = contributed;
                 }
                 Effect::Publish(publication) => {
+                    self.publishes_since = self.context.clock.now();
                     let (round, contributed) = (self.round.take(), self.contributed.take());
                     if let Some(mut round) = round {
                         self.starter(myself).publish(&mut round, publication, contributed.as_ref());
@@ -219,7 +224,8 @@ impl CoordinatorState {
         let distance = own.map(|own| disagreement(&own, &values, self.parameters));
         let place = self.machine.place();
         let actors = &self.context.actors;
-        self.context.status.decided(&outcome, distance);
+        let published = self.context.clock.now().since(self.publishes_since);
+        self.context.status.decided(&outcome, distance, published);
         if drained {
             self.context.status.standing(Standing::Left);
         }

@@ -200,6 +200,7 @@ impl MembershipState {
             Effect::Back(node) => {
                 self.context.status.lives(node, true);
                 actors.tell_coordinator(CoordinatorMessage::Back(node));
+                actors.tell_gossip_peer(GossipPeerMessage::MemberBack(node));
             }
             Effect::Joiners { epoch, members } => actors.tell_coordinator(CoordinatorMessage::Joiners { epoch, members }),
             Effect::Leaving { node, incarnation, contributes } => {
@@ -214,7 +215,7 @@ impl MembershipState {
                 actors.tell_coordinator(CoordinatorMessage::Resign);
             }
             Effect::Drained => {
-                tracing::info!("this node wanted to leave and is no member of the cluster (any more): it has left");
+                tracing::warn!("the others went on without this node, which wanted to leave: it has left");
                 self.context.status.standing(Standing::Left);
                 actors.tell_coordinator(CoordinatorMessage::Resign);
                 actors.tell_aggregator(AggregatorMessage::Drained);

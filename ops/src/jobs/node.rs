@@ -3,6 +3,10 @@
 use super::exchange;
 use slowmo::admin::{Answer, Request};
 use std::path::Path;
+use std::time::Duration;
+
+/// How long a node may take; the launcher, which asks for others, must answer them well within [`super::ANSWER_MAX`].
+pub const NODE_ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Why a node did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +34,7 @@ pub enum NodeError {
 /// # Errors
 /// It does not answer, or refuses.
 pub fn ask(node: usize, socket: &Path, request: Request) -> Result<Answer, NodeError> {
-    match exchange(socket, &request) {
+    match exchange(socket, &request, NODE_ANSWER_MAX) {
         Ok(Answer::Refused { error }) => Err(NodeError::Refused { node, error }),
         Ok(answer) => Ok(answer),
         Err(source) => Err(NodeError::Silent { node, source }),

@@ -246,7 +246,7 @@ impl Group {
         Ok(())
     }
 
-    /// What happened within [`POLL`]. Whoever ended is told to the other nodes at once.
+    /// What happened until now, after waiting a moment for lines. Whoever ended is told to the other nodes at once.
     pub fn happenings(&mut self) -> Vec<Happening> {
         let mut happenings: Vec<Happening> = self.read().into_iter().map(Happening::Line).collect();
         let ended = self.reap();

@@ -344,7 +344,11 @@ impl Coordinator {
         current.promise_by.take_if(|until| now >= *until);
         current.grace_over |= current.begun.is_some_and(|begun| now >= begun.after(grace));
         current.joiners_over |= current.joiners_by.take_if(|until| now >= *until).is_some();
-        let broken = current.open.as_mut().and_then(|open| open.broken.take_if(|(_, deadline)| now >= *deadline));
+        let ballot = current.ballot();
+        let broken = current.open.as_mut().and_then(|open| {
+            let of_this = open.plan.attempt.ballot == ballot;
+            open.broken.take_if(|(_, deadline)| now >= *deadline).filter(|_| of_this)
+        });
         if let Some((node, _)) = broken {
             self.ask_for_another_attempt(node, out);
         }

@@ -5,6 +5,7 @@ mod network;
 mod node;
 mod oracle;
 mod storm;
+mod streams;
 mod trace;
 mod world;
 

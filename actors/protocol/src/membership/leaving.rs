@@ -22,10 +22,6 @@ impl Membership {
     }
 
     pub(super) fn drain(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        if self.life.standing.is_none() && !std::mem::replace(&mut self.life.drained, true) {
-            // There is nothing to hand over.
-            return out.push(Effect::Drained);
-        }
         if self.life.leaving.is_none() {
             self.tell_leaving(true, now, out);
         }
@@ -33,11 +29,14 @@ impl Membership {
 
     /// Tells everybody, this node's own coordinator too, that it leaves.
     pub(super) fn tell_leaving(&mut self, contributes: bool, now: Instant, out: &mut Outbox<Effect>) {
-        if self.life.standing.is_none() {
-            return;
-        }
         (self.life.leaving, self.life.leave_again_at) = (Some(contributes), None);
-        self.leave_again(now, out);
+        if self.life.standing.is_some() {
+            self.leave_again(now, out);
+            self.says_it_leaves(contributes, out);
+        }
+    }
+
+    pub(super) fn says_it_leaves(&self, contributes: bool, out: &mut Outbox<Effect>) {
         out.push(Effect::Leaving { node: self.me(), incarnation: self.settings.identity.incarnation, contributes });
     }
 

@@ -115,10 +115,10 @@ impl Membership {
         // They bound the way in, not a later way back.
         (self.appear_by, self.synchronize_by) = (None, None);
         let Some(standing) = &self.life.standing else { return };
-        if before.is_some_and(|before| before.view == standing.view) {
+        if before.as_ref().is_some_and(|before| before.view == standing.view) {
             return;
         }
-        let view = standing.view.clone();
+        let (view, enters) = (standing.view.clone(), before.is_none());
         self.life.leave_again_at = None;
         out.push(Effect::Search(false));
         let stays = |id: &NodeId, incarnation: &Incarnation| view.member(*id).is_some_and(|member| member.incarnation == *incarnation);
@@ -128,6 +128,10 @@ impl Membership {
         self.watch(out);
         self.tell_joiners(out);
         self.tell_strangers(out);
+        if let Some(contributes) = self.life.leaving.filter(|_| enters) {
+            // It was asked to before there was anybody to tell.
+            self.says_it_leaves(contributes, out);
+        }
     }
 
     pub(super) fn decided(&mut self, view: View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
@@ -269,7 +273,9 @@ impl Membership {
         }
         if self.life.candidates.len() < MEMBERS_MAX {
             self.life.candidates.insert(header.sender, (header.epoch, member));
-            self.life.dead.remove(&(header.sender, header.incarnation));
+            if self.life.dead.remove(&(header.sender, header.incarnation)) {
+                out.push(Effect::Back(header.sender));
+            }
             self.watch(out);
             self.tell_joiners(out);
         }

@@ -307,34 +307,11 @@ fn a_member_that_joins_again_is_not_late_for_its_founding() {
 }
 
 #[test]
-fn a_node_that_drains_before_it_is_a_member_ends() {
-    let mut founder = machine(1, 2, "");
-    founder.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut Outbox::default());
-    for mut node in [joiner(&[1]), founder] {
-        let mut out = Outbox::default();
-        node.handle(In::Drain, Instant(1), &mut out);
-        assert!(out.take().contains(&Effect::Drained));
-        let mut peer = machine(2, 2, "");
-        peer.model = Some(ModelSize::of(23));
-        node.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(2), &mut out);
-        let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
-        node.handle(In::Frame { header, message }, Instant(3), &mut out);
-        node.handle(In::Drain, Instant(4), &mut out);
-        let asks = |message: &Message| matches!(message, Message::Join | Message::Found { .. });
-        let other = |effect: &Effect| match effect {
-            Effect::Send { frame: Frame::V1 { message, .. }, .. } => asks(message),
-            other => matches!(other, Effect::Formed { .. } | Effect::Fail(_) | Effect::Drained),
-        };
-        assert!(!out.take().iter().any(other), "it founds nothing, joins nothing and says so once");
-    }
-}
-
-#[test]
 fn a_member_that_was_stranded_founds_no_cluster_of_its_own() {
     let (mut node, mut out) = (machine(1, 1, ""), Outbox::default());
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
-    let view = node.life.standing.as_ref().map(|standing| standing.view.clone()).unwrap();
-    node.handle(In::Decided { view, lineage: Lineage(5), round: Round(8) }, Instant(1), &mut out);
+    let Standing { view, lineage, .. } = node.life.standing.clone().unwrap();
+    node.handle(In::Decided { view, lineage, round: Round(8) }, Instant(1), &mut out);
     node.handle(In::Stranded, Instant(2), &mut out);
     out.take();
     node.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(3), &mut out);
@@ -362,4 +339,23 @@ fn a_node_that_leaves_does_not_ask_to_be_admitted_again() {
         let asks = |effect: &Effect| matches!(effect, Effect::Send { frame: Frame::V1 { message, .. }, .. } if **message == Message::Join);
         assert!(!out.take().iter().any(asks));
     }
+}
+
+#[test]
+fn a_node_that_was_told_to_drain_while_it_joined_leaves_once_it_is_admitted() {
+    let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
+    node.handle(In::Drain, Instant(1), &mut out);
+    assert_eq!(out.take(), [], "nobody counts on it yet");
+    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
+    let view = View::new(Epoch(5), vec![member(1), member(2), member(9)]).unwrap();
+    node.handle(In::Decided { view: view.clone(), lineage: Lineage(5), round: Round(8) }, Instant(2), &mut out);
+    let leaving = |effect: &Effect| matches!(effect, Effect::Leaving { node: NodeId(9), contributes: true, .. });
+    let told = |effect: &Effect| {
+        let Effect::Send { frame: Frame::V1 { message, .. }, .. } = effect else { return false };
+        **message == Message::Leave { contributes: true }
+    };
+    let effects = out.take();
+    assert_eq!((effects.iter().filter(|effect| leaving(effect)).count(), effects.iter().filter(|effect| told(effect)).count()), (1, 2));
+    node.handle(In::Decided { view, lineage: Lineage(5), round: Round(9) }, Instant(3), &mut out);
+    assert!(!out.take().iter().any(leaving), "once is enough");
 }
