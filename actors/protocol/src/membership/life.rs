@@ -1,6 +1,7 @@
 //! The elastic life of a node: member, joiner, member again. Who may join, who is dead, who leaves, who must be dialed.
 
-use super::settings::differing_settings;
+use super::error::last_failure;
+use super::settings::differing_from_cluster;
 use super::{Effect, FoundingError, Membership, member};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Outbox;
@@ -75,7 +76,9 @@ impl Life {
 
     /// What keeps this node from being admitted, for a person.
     pub fn missing(&self, node: &Membership) -> String {
-        let Some(cluster) = &self.cluster else { return "no running cluster was met; check peers or rendezvous".to_owned() };
+        let Some(cluster) = &self.cluster else {
+            return format!("no running cluster was met; check peers or rendezvous{}", last_failure(node.unreachable.as_deref()));
+        };
         match node.unheard(cluster).first() {
             Some(unheard) => {
                 format!("{unheard} of the cluster cannot be reached, or does not reach this node; check addresses and firewalls")
@@ -286,7 +289,7 @@ impl Membership {
 
     fn refusal(&self, node: NodeId, hello: &Hello) -> Option<JoinRefusal> {
         let standing = self.life.standing.as_ref()?;
-        let differences = differing_settings(&hello.settings, &self.settings.shared);
+        let differences = differing_from_cluster(&hello.settings, &self.settings.shared);
         if !differences.is_empty() {
             let differences = differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             return Some(JoinRefusal::SettingsDiffer { differences });
