@@ -2,6 +2,7 @@
 
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step};
+use slowmo_protocol::time::Span;
 use slowmo_protocol::view::Member;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,6 +59,8 @@ pub struct NodeStatus {
     pub members_then: usize,
     /// Members alive when the last round was decided.
     pub alive_then: usize,
+    /// From the moment when all contributions of the last round were on their way until it was decided.
+    pub published: Span,
     /// Shards whose momentum restarted at zero since the founding.
     pub momentum_lost: u64,
     /// `‖x − x̄‖ / ‖x̄‖` of this node at its last contribution.
@@ -87,8 +90,8 @@ impl StatusBoard {
         self.with(|status| status.clone())
     }
 
-    /// A round was decided; `disagreement` is known if this node contributed.
-    pub fn decided(&self, outcome: &Outcome, disagreement: Option<f32>) {
+    /// A round was decided, `published` after its publication began; `disagreement` is known if this node contributed.
+    pub fn decided(&self, outcome: &Outcome, disagreement: Option<f32>, published: Span) {
         self.with(|status| {
             let (before, after) = (ids(&status.members), ids(outcome.view.members()));
             after.difference(&before).for_each(|node| note(status, format!("{node} joined in {}", outcome.round)));
@@ -104,6 +107,7 @@ impl StatusBoard {
             (status.round, status.step) = (outcome.round.next(), outcome.terms.next_step());
             status.contributors.clone_from(&outcome.contributors);
             status.momentum_lost = outcome.momentum_lost;
+            status.published = published;
             status.disagreement = disagreement.or(status.disagreement);
             if matches!(status.standing, Standing::Founding | Standing::Joining) {
                 status.standing = Standing::Member;
@@ -174,7 +178,7 @@ mod tests {
             momentum_lost: 0,
             samples: None,
         };
-        board.decided(&outcome, None);
+        board.decided(&outcome, None, Span(0));
     }
 
     #[test]

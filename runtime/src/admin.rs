@@ -110,6 +110,8 @@ pub struct LastRound {
     pub alive: usize,
     /// Members whose contributions were averaged.
     pub contributors: usize,
+    /// Microseconds from the moment when all contributions were on their way until the round was decided.
+    pub published_us: u64,
 }
 
 /// One thing that happened.
@@ -238,7 +240,12 @@ pub(crate) fn report(context: &NodeContext) -> Report {
         round: status.round.0,
         step: status.step.0,
         members: status.members.iter().map(member).collect(),
-        last_round: LastRound { members: status.members_then, alive: status.alive_then, contributors: status.contributors.len() },
+        last_round: LastRound {
+            members: status.members_then,
+            alive: status.alive_then,
+            contributors: status.contributors.len(),
+            published_us: status.published.0,
+        },
         contributors: status.contributors.iter().map(|node| node.0).collect(),
         momentum_lost: status.momentum_lost,
         disagreement: status.disagreement,

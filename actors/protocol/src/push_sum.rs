@@ -3,8 +3,8 @@
 use crate::ident::{NodeId, Step};
 use std::collections::BTreeMap;
 
-/// How one gossip with out-degree `d` splits a node's mass: every part is `1/(d+1)` of it, unless little is left. What stays is the rest of what is
-/// sent, so that rounding neither makes nor loses mass.
+/// How one gossip with out-degree `d` splits a node's mass: every part is `1/(d+1)` of it, unless little is left. What stays is
+/// the rest of what is sent, so that rounding neither makes nor loses mass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Split {
     /// What values are multiplied by at each receiver.

@@ -26,6 +26,7 @@ use shards::ShardStates;
 use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Settings};
 use slowmo_protocol::ident::{Epoch, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
+use slowmo_protocol::time::Instant;
 use slowmo_protocol::view::{MEMBERS_MAX, Member};
 use std::sync::Arc;
 
@@ -49,6 +50,8 @@ pub struct CoordinatorState {
     contributed: Option<Contributed>,
     parameters: usize,
     round: Option<RoundInProgress>,
+    /// Since when the attempt under way publishes.
+    publishes_since: Instant,
     epoch: Epoch,
 }
 
@@ -106,6 +109,7 @@ impl CoordinatorState {
             contributed: None,
             parameters: 0,
             round: None,
+            publishes_since: Instant(0),
             epoch: Epoch(0),
         }
     }
@@ -166,6 +170,7 @@ impl CoordinatorState {
                     self.contributed = contributed;
                 }
                 Effect::Publish(publication) => {
+                    self.publishes_since = self.context.clock.now();
                     if let Some(mut round) = self.round.take() {
                         self.starter(myself).publish(&mut round, publication);
                         self.round = Some(round);
@@ -200,7 +205,8 @@ impl CoordinatorState {
         let distance = own.map(|own| disagreement(&own, &values, self.parameters));
         let place = self.machine.place();
         let actors = &self.context.actors;
-        self.context.status.decided(&outcome, distance);
+        let published = self.context.clock.now().since(self.publishes_since);
+        self.context.status.decided(&outcome, distance, published);
         if drained {
             self.context.status.standing(Standing::Left);
         }
