@@ -67,6 +67,8 @@ pub struct NodeStatus {
     pub disagreement: Option<f32>,
     /// Why no round is decided, and what would release it.
     pub waiting_for: Option<String>,
+    /// What keeps this node from being a member.
+    pub waiting_to_join: Option<String>,
     /// What happened last, oldest first; at most [`EVENTS_MAX`].
     pub events: VecDeque<Event>,
 }
@@ -133,6 +135,11 @@ impl StatusBoard {
     /// Why nothing is decided.
     pub fn waiting(&self, why: Option<String>) {
         self.with(|status| status.waiting_for = why);
+    }
+
+    /// What keeps this node from being a member.
+    pub fn waiting_to_join(&self, why: Option<String>) {
+        self.with(|status| status.waiting_to_join = why);
     }
 
     /// Notes something that happened.

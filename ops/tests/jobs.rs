@@ -184,8 +184,9 @@ fn nodes_that_leave_do_not_count_when_a_job_grows_again_and_one_that_joins_can_b
     let grown = job.change(&["scale", "3"])["joined"].clone();
     assert_eq!(grown.as_array().unwrap().len(), 1, "node 3 does not stay: {grown}");
     let again = job.until_all(3, round(&three));
-    let nodes: Vec<_> = again["nodes"].as_array().unwrap().iter().map(|node| node["node"].as_u64().unwrap()).collect();
-    assert_eq!(nodes.len(), 3, "{again}");
+    // The process of one that has left may still be ending.
+    let members = again["nodes"].as_array().unwrap().iter().filter(|node| node["standing"] == "member");
+    assert_eq!(members.count(), 3, "{again}");
 }
 
 #[test]

@@ -249,7 +249,7 @@ pub(crate) fn report(context: &NodeContext) -> Report {
         contributors: status.contributors.iter().map(|node| node.0).collect(),
         momentum_lost: status.momentum_lost,
         disagreement: status.disagreement,
-        waiting_for: status.waiting_for,
+        waiting_for: status.waiting_for.or(status.waiting_to_join),
         events: status.events.into_iter().map(|event| EventReport { at_us: event.at_us, what: event.what }).collect(),
     }
 }

@@ -117,7 +117,8 @@ impl Coordinator {
         }
         let contributes = |node: &NodeId| current.contributed.contains_key(node);
         let mut contributors: Vec<NodeId> = participants.iter().copied().filter(contributes).collect();
-        let complete = participants.iter().all(|node| contributes(node) || self.leaving.get(node) == Some(&false));
+        let silent = |node: &NodeId| history.view.member(*node).is_some_and(|member| self.is_silent(member));
+        let complete = participants.iter().all(|node| contributes(node) || silent(node));
         let Some(terms) = contributors.first().and_then(|node| current.contributed.get(node)).map(|contributed| contributed.terms) else {
             return;
         };
@@ -225,7 +226,8 @@ impl Coordinator {
         let dead = |node: &NodeId| history.view.member(*node).is_none_or(|member| self.is_gone(member));
         let lost = |joiner: &Member| (self.is_dead(joiner) || current.joiners_over) && !current.prepared.contains(&joiner.id);
         let joiner_lost = || !proposal.inherited && proposal.joiners().any(lost);
-        let overdue = |node: &NodeId| current.grace_over || self.leaving.get(node) == Some(&false);
+        let silent = |node: &NodeId| history.view.member(*node).is_some_and(|member| self.is_silent(member));
+        let overdue = |node: &NodeId| current.grace_over || silent(node);
         let late = |node: &NodeId| !current.contributed.contains_key(node) && overdue(node);
         let out_of_grace = !proposal.inherited && proposal.outcome.contributors.iter().any(late);
         current.retry || proposal.participants.iter().any(dead) || joiner_lost() || out_of_grace

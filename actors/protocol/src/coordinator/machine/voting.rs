@@ -6,7 +6,7 @@
 //! for at once: those whose acceptance made it binding hold its data.
 
 use super::history::Decided;
-use super::{Coordinator, Current, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT, History, Open};
+use super::{Coordinator, Current, FOLLOW_WAIT, History, Open};
 use crate::ballot::BALLOT_COUNTER_MAX;
 use crate::coordinator::error::RoundError;
 use crate::coordinator::events::Effect;
@@ -16,7 +16,7 @@ use crate::ident::{Ballot, NodeId};
 use crate::machine::Outbox;
 use crate::policy::Quorum;
 use crate::time::Instant;
-use crate::view::{Member, View};
+use crate::view::View;
 use crate::wire::{Contributed, Header, Message, RefusalReason};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Coordinator {
         }
         let Some(history) = &self.history else {
             // The view is still on its way here.
-            return self.keep(header, message);
+            return self.early.keep(header, message);
         };
         if header.round < history.round {
             return self.answer_late(&header, &message, out);
@@ -99,16 +99,9 @@ impl Coordinator {
             return;
         }
         let (sender, asks) = (header.sender, current.asked.insert(header.sender));
-        self.keep(header, message);
+        self.early.keep(header, message);
         if asks {
             self.send(sender, Message::Prepared, out);
-        }
-    }
-
-    fn keep(&mut self, header: Header, message: Message) {
-        let parked = self.early.iter().filter(|(early, _)| early.sender == header.sender).count();
-        if parked < EARLY_FRAMES_PER_MEMBER_MAX && self.early.len() < EARLY_FRAMES_MAX {
-            self.early.push((header, message));
         }
     }
 
@@ -254,8 +247,7 @@ impl Coordinator {
 
     /// Whether every member lives and contributes, so that the first ballot may be used; never while joining.
     pub(super) fn is_plain(&self) -> bool {
-        let silent = |member: &Member| self.leaving.get(&member.id) == Some(&false);
-        let fine = |view: &View| view.members().iter().all(|member| !self.is_gone(member) && !silent(member));
+        let fine = |view: &View| view.members().iter().all(|member| !self.is_gone(member) && !self.is_silent(member));
         self.history.as_ref().is_some_and(|history| !history.joining && fine(&history.view))
     }
 
@@ -325,9 +317,8 @@ impl Coordinator {
         self.mine = None;
         let stays = |id: &NodeId| outcome.view.contains(*id);
         // Whoever was started again under the id of a member that wanted to leave wants to stay.
-        let before = self.history.as_ref().map(|history| &history.view);
-        let again = |id: &NodeId| before.and_then(|view| view.member(*id)).is_some_and(|member| outcome.view.member(*id) != Some(member));
-        self.leaving.retain(|id, _| stays(id) && !again(id));
+        let started = |id: &NodeId| outcome.view.member(*id).map(|member| member.incarnation);
+        self.leaving.retain(|id, (leaver, _)| started(id).is_some_and(|started| started <= *leaver));
         if self.history.as_ref().is_none_or(|history| history.view.epoch() != outcome.view.epoch()) {
             // They are ready again once they can reach the new view's members.
             self.joiners.clear();

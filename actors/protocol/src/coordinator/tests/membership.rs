@@ -286,7 +286,8 @@ impl World {
         for leaver in leavers {
             if self.connected(id, leaver) && self.nodes.get_mut(&id).unwrap().leavers.insert(leaver) {
                 let contributes = !self.nodes[&leaver].silent;
-                self.tell_later(id, In::Leaving { node: leaver, contributes }, DELAY_MAX);
+                let incarnation = self.nodes[&leaver].member.incarnation;
+                self.tell_later(id, In::Leaving { node: leaver, incarnation, contributes }, DELAY_MAX);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Storms of faults: spaced, so that every round between two of them must be decided and nothing may be lost, and dense, where
 //! momentum may be lost but a round still has one outcome, and everybody gets to the end once the faults are over.
 
+use super::node::Schedule;
 use super::world::{Fault, Random, World};
 use super::{LONG, SCHEDULE, assert_finished};
 use crate::ident::NodeId;
@@ -21,28 +22,41 @@ struct Storm {
     /// Gradients that are averaged before every exchange; 0: none.
     gradients: usize,
     quorum: Quorum,
+    /// Values of the base optimizer's buffers, which joiners get; 0: none.
+    buffers: usize,
 }
 
 /// Between two faults a round is decided.
 fn spaced() -> impl Strategy<Value = Storm> {
-    (any::<u64>(), 5u64..9, 1usize..3, 40_000u64..90_000).prop_map(|(seed, nodes, replicas, gap)| {
+    let buffers = prop_oneof![Just(0usize), Just(5usize)];
+    (any::<u64>(), 5u64..9, 1usize..3, 40_000u64..90_000, buffers).prop_map(|(seed, nodes, replicas, gap, buffers)| {
         let (rarely_slow, gradients) = (0, 0);
-        Storm { seed, nodes, replicas, gap, rarely_slow, gradients, quorum: Quorum::Majority }
+        Storm { seed, nodes, replicas, gap, rarely_slow, gradients, quorum: Quorum::Majority, buffers }
     })
 }
 
 /// Faults on top of each other, and messages that take long.
 fn dense(quorum: Quorum) -> impl Strategy<Value = Storm> {
     let (rarely_slow, gradients) = (prop_oneof![Just(0u64), 10u64..100], prop_oneof![Just(0usize), Just(17usize)]);
-    (any::<u64>(), 1u64..9, 0usize..3, 100u64..20_000, rarely_slow, gradients).prop_map(
-        move |(seed, nodes, replicas, gap, rarely_slow, gradients)| Storm { seed, nodes, replicas, gap, rarely_slow, gradients, quorum },
+    let buffers = prop_oneof![Just(0usize), Just(5usize)];
+    (any::<u64>(), 1u64..9, 0usize..3, 100u64..20_000, rarely_slow, gradients, buffers).prop_map(
+        move |(seed, nodes, replicas, gap, rarely_slow, gradients, buffers)| Storm {
+            seed,
+            nodes,
+            replicas,
+            gap,
+            rarely_slow,
+            gradients,
+            quorum,
+            buffers,
+        },
     )
 }
 
 impl Storm {
     fn world(self) -> World {
         let ids: Vec<u64> = (0..self.nodes).map(|rank| rank * 5 + 2).collect();
-        let mut world = World::new(self.seed, &ids, self.replicas, self.quorum, SCHEDULE);
+        let mut world = World::new(self.seed, &ids, self.replicas, self.quorum, Schedule { buffers: self.buffers, ..SCHEDULE });
         world.network.rarely_slow = self.rarely_slow;
         world.schedule.gradients = self.gradients;
         world.steps_max = 120;
@@ -213,8 +227,10 @@ proptest! {
 
 #[test]
 fn spaced_storms_that_failed_once() {
-    let storm =
-        |seed, nodes, replicas, gap| Storm { seed, nodes, replicas, gap, rarely_slow: 0, gradients: 0, quorum: Quorum::Majority }.spaced();
+    let storm = |seed, nodes, replicas, gap| {
+        let (rarely_slow, gradients, buffers) = (0, 0, 0);
+        Storm { seed, nodes, replicas, gap, rarely_slow, gradients, quorum: Quorum::Majority, buffers }.spaced();
+    };
     storm(9673298147799824389, 5, 1, 89520);
     storm(13579537005728292551, 8, 1, 46000);
     storm(12846056096122377243, 6, 1, 55600);
@@ -224,7 +240,7 @@ fn spaced_storms_that_failed_once() {
 #[test]
 fn dense_storms_that_failed_once() {
     let storm = |seed, nodes, replicas, gap, rarely_slow, gradients| {
-        Storm { seed, nodes, replicas, gap, rarely_slow, gradients, quorum: Quorum::Majority }.dense();
+        Storm { seed, nodes, replicas, gap, rarely_slow, gradients, quorum: Quorum::Majority, buffers: 0 }.dense();
     };
     // A member answered for what it had accepted although another attempt had replaced the data.
     storm(11102921614542347865, 8, 1, 18049, 28, 17);

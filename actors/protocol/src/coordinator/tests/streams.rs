@@ -30,6 +30,7 @@ impl Leader {
             identity: identity(&view, ids[0]),
             replicas: 1,
             keeps_state: true,
+            copies_buffers: None,
             quorum: Quorum::Majority,
             on_momentum_loss: OnMomentumLoss::Reset,
             grace: Span::from_millis(60_000),
@@ -37,7 +38,7 @@ impl Leader {
         });
         let mut leader = Self { machine, view: view.clone(), now: 1 };
         leader.tell(In::Formed { view, lineage: LINEAGE });
-        leader.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None });
+        leader.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, buffers: 0 });
         leader
     }
 
@@ -101,7 +102,8 @@ fn who_leaves_after_it_contributed_cuts_nobody_short() {
     let dead = leader.view.member(NodeId(4)).unwrap().incarnation;
     leader.tell(In::Lost(NodeId(4), dead));
     leader.hear_promise(2, false);
-    leader.tell(In::Leaving { node: NodeId(3), contributes: false });
+    let incarnation = identity(&leader.view, 3).incarnation;
+    leader.tell(In::Leaving { node: NodeId(3), incarnation, contributes: false });
     let early = leader.hear_promise(3, true);
     assert!(!says(&early, |message| matches!(message, Message::Propose(_))), "node 2 is still expected: {early:?}");
     let complete = leader.hear(2, leader.ballot(), Message::Contribute(Contributed { terms: TERMS, samples: None }));
