@@ -186,7 +186,7 @@ impl Run {
         self.row(newcomer);
         self.newcomer = Some(newcomer);
         self.view.add(newcomer);
-        Ok(self.group.join(newcomer)?)
+        Ok(self.group.join(newcomer, true)?)
     }
 
     fn ended(&mut self, node: usize, status: std::process::ExitStatus) -> anyhow::Result<()> {
