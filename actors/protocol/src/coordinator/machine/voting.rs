@@ -180,7 +180,8 @@ impl Coordinator {
         let Some(history) = &self.history else { return false };
         let Proposal { outcome, participants, inherited } = proposal;
         let ascending = |nodes: &[NodeId]| nodes.windows(2).all(|pair| pair[0] < pair[1]);
-        let lineage = outcome.lineage == history.lineage || self.settings.quorum == Quorum::Survivors;
+        let forks = || *inherited || !history.view.is_quorum(participants.iter().copied());
+        let lineage = outcome.lineage == history.lineage || self.settings.quorum == Quorum::Survivors || forks();
         let members = participants.iter().all(|node| history.view.contains(*node));
         // What an earlier ballot may have chosen stays as it was, whoever has died since.
         let takes_part = |node: &NodeId| participants.contains(node) || (*inherited && history.view.contains(*node));
