@@ -173,6 +173,15 @@ fn tell_status(job: &str, group: &Group, asked: Asked) {
     });
 }
 
+/// Whether the job's model history has begun; a node that does not answer may know of it.
+fn is_founded(group: &Group) -> bool {
+    let waits = |node: &usize| match jobs::ask(*node, &group.admin_socket(*node), admin::Request::Status) {
+        Ok(admin::Answer::Status(report)) => ["founding", "joining"].contains(&report.standing.as_str()),
+        _ => false,
+    };
+    !group.running_nodes().iter().all(waits)
+}
+
 fn drain(group: &Group, leaving: &mut BTreeSet<usize>, node: usize) -> Result<(), String> {
     if !group.running_nodes().contains(&node) {
         return Err(no_such(group, node));
@@ -194,10 +203,11 @@ fn scale(group: &mut Group, leaving: &mut BTreeSet<usize>, nodes: usize) -> Resu
     let (mut joined, mut drained) = (Vec::new(), Vec::new());
     let partly =
         |error: String, done: &[usize], what| if done.is_empty() { error } else { format!("{error}; before that {what} {done:?}") };
+    let founded = stay.len() >= nodes || is_founded(group);
     let mut id = group.first_id();
     while stay.len() + joined.len() < nodes {
         if !running.contains(&id) {
-            group.join(id).map_err(|error| partly(error.to_string(), &joined, "started"))?;
+            group.join(id, founded).map_err(|error| partly(error.to_string(), &joined, "started"))?;
             joined.push(id);
         }
         id += 1;

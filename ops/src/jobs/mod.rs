@@ -88,6 +88,10 @@ fn exchange<A: for<'a> Deserialize<'a>>(socket: &Path, message: &impl Serialize,
     stream.set_write_timeout(Some(answer_max))?;
     writeln!(stream, "{}", serde_json::to_string(message)?)?;
     let mut line = String::new();
-    BufReader::new(stream.take(MESSAGE_BYTES_MAX)).read_line(&mut line)?;
-    Ok(serde_json::from_str(&line)?)
+    let read = BufReader::new(stream.take(MESSAGE_BYTES_MAX)).read_line(&mut line);
+    read.map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => std::io::Error::other(format!("no answer within {} s", answer_max.as_secs())),
+        _ => error,
+    })?;
+    serde_json::from_str(&line).map_err(|error| std::io::Error::other(format!("not an answer of this version: {error}")))
 }

@@ -12,7 +12,7 @@ pub const NODE_ANSWER_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// It does not answer.
-    #[error("node {node} does not answer ({source}); it may not be up yet, or be stopped")]
+    #[error("node {node} does not answer ({source}); it may not be up yet, or be stopped, and then do what was asked once it goes on")]
     Silent {
         /// Which.
         node: usize,

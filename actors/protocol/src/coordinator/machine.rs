@@ -136,6 +136,12 @@ impl Current {
         self.acceptor.promised()
     }
 
+    /// The views that may follow: of what is proposed, and of what was accepted, which may be decided under a higher ballot too.
+    fn may_follow(&self) -> impl Iterator<Item = &View> {
+        let accepted = self.acceptor.accepted().map(|(_, proposal)| proposal);
+        self.proposal.iter().chain(accepted).map(|proposal| &proposal.outcome.view)
+    }
+
     /// The open attempt, if `attempt` is the one: what an earlier attempt's movements still report is of no interest.
     fn open_at(&mut self, attempt: Attempt) -> Option<&mut Open> {
         self.open.as_mut().filter(|open| open.plan.attempt == attempt)

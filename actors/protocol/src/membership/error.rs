@@ -85,7 +85,7 @@ pub enum FoundingError {
     NoView(#[from] ViewError),
 }
 
-fn last_failure(unreachable: Option<&str>) -> String {
+pub(super) fn last_failure(unreachable: Option<&str>) -> String {
     unreachable.map(|told| format!(" (last tried in vain: {told})")).unwrap_or_default()
 }
 

@@ -1,7 +1,8 @@
 //! The elastic life of a node: member, joiner, member again. Who may join, who is dead, who leaves, who must be dialed.
 
+use super::error::last_failure;
 use super::known::Known;
-use super::settings::differing_settings;
+use super::settings::differing_from_cluster;
 use super::{Effect, FoundingError, Membership};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Outbox;
@@ -89,7 +90,9 @@ impl Life {
 
     /// What keeps this node from being admitted, for a person.
     pub fn missing(&self, node: &Membership) -> String {
-        let Some(cluster) = &self.cluster else { return "no running cluster was met; check peers or rendezvous".to_owned() };
+        let Some(cluster) = &self.cluster else {
+            return format!("no running cluster was met; check peers or rendezvous{}", last_failure(node.unreachable.as_deref()));
+        };
         match node.unheard(cluster).first() {
             Some(unheard) => {
                 format!("{unheard} of the cluster cannot be reached, or does not reach this node; check addresses and firewalls")
@@ -290,7 +293,7 @@ impl Membership {
 
     fn refusal(&self, known: &Known) -> Option<JoinRefusal> {
         let (standing, ours) = (self.life.standing.as_ref()?, &self.settings.shared);
-        let differences = differing_settings(known.settings(ours), ours);
+        let differences = differing_from_cluster(known.settings(ours), ours);
         if !differences.is_empty() {
             let differences = differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             return Some(JoinRefusal::SettingsDiffer { differences });

@@ -289,6 +289,11 @@ fn a_joiner_waits_for_members_as_long_as_for_peers_and_then_for_one_round() {
         assert_eq!(at, connected_by, "{told}");
         assert!(told.contains(missing), "{told}");
     }
+    let mut refused = joiner(&[]);
+    let address = refused.settings.address;
+    refused.handle(In::DialFailed { address, tried_for: Span(9), error: "node 9 is alive".into() }, Instant(5), &mut Outbox::default());
+    let (_, told) = gives_up(refused);
+    assert!(told.contains("no running cluster was met") && told.contains("node 9 is alive"), "{told}");
     let (at, told) = settle(&[1, 2]);
     assert_eq!(at, Instant(0).after(Span::from_millis(5_000)));
     assert!(told.contains("within 5000 ms: the cluster decided no round") && told.contains("met node 1, node 2"), "{told}");

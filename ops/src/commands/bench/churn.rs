@@ -121,7 +121,7 @@ impl Cluster {
         self.nodes.insert(node, Node::default());
         self.dismissed.remove(&node);
         self.well.remove(&node);
-        Ok(self.group.join(node)?)
+        Ok(self.group.join(node, true)?)
     }
 
     /// Listens until `enough`.

@@ -29,7 +29,7 @@ impl Coordinator {
         let same = header.cluster == self.settings.identity.cluster && header.lineage.is_decided();
         let (Some(history), Some(current)) = (&self.history, &self.current) else { return same };
         let known = |view: &View| is_member(view, header);
-        let next = current.proposal.as_ref().is_some_and(|proposal| known(&proposal.outcome.view));
+        let next = current.may_follow().any(known);
         let here = header.round == history.round && header.lineage == history.lineage;
         let near = here || header.round == history.round.next() || (history.joining && header.round > history.round);
         same && near && (known(&history.view) || next || history.joining)
@@ -77,7 +77,7 @@ impl Coordinator {
         let (Some(history), Some(current)) = (&self.history, &self.current) else { return false };
         let owned = header.ballot.counter > 0 || header.ballot.node == history.view.lowest();
         let bounded = owned && header.ballot.counter <= BALLOT_COUNTER_MAX && history.view.contains(header.ballot.node);
-        let joins = || current.proposal.as_ref().is_some_and(|proposal| is_member(&proposal.outcome.view, header));
+        let joins = || current.may_follow().any(|view| is_member(view, header));
         bounded && header.epoch == history.view.epoch() && (is_member(&history.view, header) || joins())
     }
 
@@ -94,7 +94,7 @@ impl Coordinator {
     /// flood from one member costs the others nothing.
     fn park(&mut self, header: Header, message: Message, out: &mut Outbox<Effect>) {
         let (Some(history), Some(current)) = (&self.history, &mut self.current) else { return };
-        let known = current.proposal.as_ref().is_some_and(|proposal| is_member(&proposal.outcome.view, &header));
+        let known = current.may_follow().any(|view| is_member(view, &header));
         if header.round != history.round.next() || !(known || is_member(&history.view, &header)) {
             return;
         }
