@@ -246,6 +246,20 @@ fn a_node_that_brings_the_cluster_s_own_history_joins_it() {
 }
 
 #[test]
+fn a_node_that_waits_to_be_admitted_says_what_for() {
+    let node = in_hub(&MemoryHub::new(None), LATE, &[1, 2, 3], &Config { join: true, connect_timeout_ms: 2_000, ..averaging() });
+    let mut worker = node.worker(0).unwrap();
+    let waiting = thread::spawn(move || worker.synchronize(&mut uneven(VALUES)).unwrap_err().to_string());
+    let begun = Instant::now();
+    while node.status().waiting_for.is_none() && begun.elapsed() < SOON {
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_says(&node.status().waiting_for.unwrap_or_default(), &["no running cluster was met", "check peers or rendezvous"]);
+    assert_says(&waiting.join().unwrap(), &["not admitted to a running cluster within 2000 ms", "no running cluster was met"]);
+    assert_eq!(node.status().waiting_for, None, "it waits no more");
+}
+
+#[test]
 fn a_cluster_whose_rounds_carry_no_parameters_admits_nobody() {
     let means = Config { min_nodes: 2, base: BaseName::AllReduce, beta: 0.0, ..config() };
     let (told, _) = visited(&means, |hub| {

@@ -48,7 +48,8 @@ pub struct StepReport {
 /// Buffers beside the parameters. Float32, in the same order at every call. Of a node with several workers worker 0's stand for
 /// the node, as with the parameters.
 pub struct Buffers<'a> {
-    /// The base optimizer's buffers, such as momentum: kept, reset or averaged at outer rounds as `buffers` says.
+    /// The base optimizer's buffers, such as momentum: kept, reset or averaged at outer rounds as `buffers` says. A node that
+    /// joins a running cluster starts with zeros, or with a member's (`joiner_buffers`); lend them at every call then.
     pub optimizer: &'a mut (dyn Tensors + Send),
     /// The model's buffers, such as batch-norm statistics: averaged with the parameters at every exact average.
     pub model: &'a mut (dyn Tensors + Send),

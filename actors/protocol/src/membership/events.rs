@@ -103,7 +103,7 @@ pub enum Effect {
     },
     /// The others went on without this node, which asks to be admitted again.
     Resign,
-    /// This node wanted to hand over and leave, and was left out without hearing of it: it has left.
+    /// This node wanted to hand over and leave, and was left out without hearing of it, or holds nothing any more: it has left.
     Drained,
     /// What keeps this node from being a member; `None`: it is one, or does not wait to be.
     Waiting(Option<String>),

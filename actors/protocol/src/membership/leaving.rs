@@ -52,6 +52,16 @@ impl Membership {
         }
     }
 
+    /// What was decided cannot be held here. A node that leaves has nothing to hand over then and ends; others join again.
+    pub(super) fn stranded(&mut self, out: &mut Outbox<Effect>) {
+        if self.life.leaving.is_none() || self.life.standing.take().is_none() {
+            return self.rejoin(out);
+        }
+        self.life.drained = true;
+        out.push(Effect::Drained);
+        self.left_when_alone(out);
+    }
+
     /// A node that wanted to leave, was left out and does not get the decision ends without it.
     pub(super) fn end_when_drained(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         if !self.life.left_out {

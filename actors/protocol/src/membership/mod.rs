@@ -88,7 +88,7 @@ impl Machine for Membership {
             In::Down(node, incarnation) => self.down(node, incarnation, out),
             In::Up(node) => self.up(node, out),
             In::Decided { view, lineage, round } => self.decided(view, lineage, round, out),
-            In::Stranded => self.rejoin(out),
+            In::Stranded => self.stranded(out),
             In::Drain => self.drain(now, out),
             In::Leave => self.leave(now, out),
             In::Tick => self.tick(now, out),

@@ -225,8 +225,11 @@ impl World {
         let node = self.nodes.get_mut(&id).unwrap();
         let left_out = view.member(id).is_none_or(|member| member.incarnation != node.member.incarnation);
         if node.draining && (left_out || node.outside) {
-            // The decision was lost on its way: the node may end all the same.
+            // The decision was lost on its way, or brought nothing that it holds: the node ends all the same.
             node.drained = true;
+            if !left_out {
+                self.kill(id);
+            }
         } else if !node.outside && left_out && !node.drained {
             node.leave();
             self.feed(id, In::Resign);

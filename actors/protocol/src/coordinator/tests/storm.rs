@@ -258,4 +258,6 @@ fn dense_storms_that_failed_once() {
     storm(9240943576071230928, 3, 0, 19816, 0, 0);
     // Two of four nodes left for good while a third was cut off.
     storm(8972206299028092058, 4, 0, 3438, 76, 17);
+    // A member that wanted to leave did not hold what was decided: it ends, and the others need not wait for it.
+    storm(3321801828758438107, 8, 1, 484, 0, 0);
 }

@@ -39,6 +39,20 @@ fn a_node_that_could_not_say_that_it_leaves_says_so_again() {
 }
 
 #[test]
+fn a_node_that_holds_nothing_any_more_while_it_drains_ends_at_once() {
+    for seed in 0..20 {
+        let (mut world, started) = cluster(seed, 4, common(4));
+        let drained = started[world.random.below(4) as usize];
+        world.feed(drained, In::Drain);
+        world.processes[drained].coordinator = None;
+        world.feed(drained, In::Stranded);
+        world.run(200);
+        assert!(world.processes[drained].left, "seed {seed}");
+        assert!(!settle(&mut world).view.contains(world.processes[drained].id), "seed {seed}");
+    }
+}
+
+#[test]
 fn what_a_start_wanted_is_not_wanted_by_the_next_one() {
     for seed in 0..40 {
         let (mut world, started) = cluster(seed, 4, common(4));
