@@ -6,7 +6,7 @@ mod round;
 mod shards;
 mod transfer;
 
-pub use messages::{CoordinatorMessage, DataEvent};
+pub use messages::{CoordinatorMessage, DataEvent, Inspection};
 pub use reduce::PUBLISH_WINDOW_CHUNKS;
 pub use shards::{OwnPart, ShardState};
 pub use transfer::CONNECT_WAIT_MAX;
@@ -83,6 +83,8 @@ impl Actor for CoordinatorActor {
             CoordinatorMessage::Joiners { epoch, members } => state.feed(In::Joiners { epoch, members }),
             CoordinatorMessage::Leaving { node, contributes } => state.feed(In::Leaving { node, contributes }),
             CoordinatorMessage::Resign => state.resign(),
+            // Whoever asked may have gone.
+            CoordinatorMessage::Inspect(reply) => _ = reply.send(state.inspect()),
             CoordinatorMessage::Tick => {
                 state.timer.disarm();
                 state.feed(In::Tick);
@@ -113,6 +115,14 @@ impl CoordinatorState {
     fn feed(&mut self, event: In) {
         let now = self.context.clock.now();
         self.machine.handle(event, now, &mut self.out);
+    }
+
+    fn inspect(&self) -> Inspection {
+        let outcome = self.machine.last_outcome().cloned();
+        let (joiners, leaving) = (self.machine.joiners().collect(), self.machine.leaving().collect());
+        let layout = self.machine.state_layout();
+        let states = layout.map(|layout| self.states.copies(&layout, self.parameters)).unwrap_or_default();
+        Inspection { outcome, states, joiners, leaving }
     }
 
     fn resign(&mut self) {

@@ -94,6 +94,11 @@ impl MemoryHub {
         (Arc::new(MemoryTransport { node }), receiver)
     }
 
+    /// Lets nobody find the node at this address any more, as if its process were gone; its connections stay, silent.
+    pub(crate) fn vanish(&self, address: SocketAddr) {
+        lock(&self.nodes).remove(&address);
+    }
+
     fn find(&self, address: SocketAddr) -> Option<Arc<Node>> {
         lock(&self.nodes).get(&address).cloned()
     }

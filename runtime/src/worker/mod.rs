@@ -11,7 +11,7 @@ pub(crate) use session::Session;
 
 use crate::ElasticSampler;
 use crate::error::{GradientError, LeaveError, StepError, SynchronizeError};
-use block::block_on;
+pub(crate) use block::block_on;
 use slowmo_actors::ports::device::Tensors;
 
 /// One device's handle, used from its training thread with blocking calls. Dropping it without [`Worker::leave`] tells the
