@@ -1,0 +1,371 @@
+//! A cluster in this process whose nodes crash, are cut off, come and go, and of which everything is recorded.
+
+use super::book::{BETA, Book, TAU, VALUES};
+use super::points::{Act, Kind, Point, Trap, classify};
+use crate::support::{RATE, descend, local_sgd, noisy, uneven};
+use slowmo::transport::faulty::{Fate, Fault, Sending};
+use slowmo::transport::memory::MemoryHub;
+use slowmo::{Config, Inspection, Network, Runtime, Worker};
+use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::wire::{Frame, Message};
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Far above what anything in a drill takes.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Rounds that the nodes that are left decide together before a drill ends: several slow steps.
+const STEADY_ROUNDS: usize = 3 * TAU as usize;
+/// Cases that run at one time; most of what they do is wait for a death to be noticed.
+const AT_ONCE: usize = 8;
+
+/// How a drill's cluster is set up.
+pub fn config(founders: usize, replicas: usize) -> Config {
+    let round_timeout_ms = 2 * PATIENCE.as_millis() as u64;
+    Config { min_nodes: founders, replicas, round_timeout_ms, ..local_sgd(1, TAU, 1.0, BETA) }
+}
+
+/// The cluster.
+pub struct Drill(Arc<Shared>);
+
+struct Shared {
+    hub: MemoryHub,
+    config: Config,
+    /// All nodes that may ever be there.
+    ids: Vec<u64>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    book: Book,
+    traps: Vec<Armed>,
+    sent: BTreeMap<(u64, u64, Kind), usize>,
+    /// The last start of each node.
+    nodes: BTreeMap<u64, Arc<Runtime>>,
+    /// Earlier starts, dead, whose connections stay as they are.
+    earlier: Vec<Arc<Runtime>>,
+    /// Which step a node does not begin yet.
+    holds: BTreeMap<u64, u64>,
+    /// Which step a node came to.
+    steps: BTreeMap<u64, u64>,
+    /// The step after which all end.
+    last: Option<u64>,
+    threads: Vec<(u64, thread::JoinHandle<Worker>)>,
+    drained: Vec<u64>,
+}
+
+struct Armed {
+    trap: Trap,
+    seen: usize,
+    sprung: bool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a node is about to send.
+    fn judge(&self, node: u64, sending: Sending<'_>) -> Fate {
+        let Some((round, kind)) = classify(sending) else { return Fate::Sends };
+        let mut state = self.state();
+        if let Sending::Control(Frame::V1 { message, .. }) = sending
+            && let Message::Decide(outcome) = &**message
+        {
+            state.book.decide(node, outcome);
+        }
+        *state.sent.entry((node, round.0, kind)).or_default() += 1;
+        let mut act = None;
+        for armed in state.traps.iter_mut().filter(|armed| !armed.sprung && armed.trap.node == node) {
+            let Point { round: at, kind: of, nth } = armed.trap.point;
+            if (at, of) == (round.0, kind) {
+                armed.seen += 1;
+                if armed.seen > nth {
+                    armed.sprung = true;
+                    act = Some(armed.trap.act.clone());
+                }
+            }
+        }
+        self.changed.notify_all();
+        drop(state);
+        match act {
+            None => Fate::Sends,
+            Some(Act::Crash) => Fate::Crashes,
+            Some(Act::CrashAll(others)) => {
+                others.iter().for_each(|other| self.crash(*other));
+                Fate::Crashes
+            }
+            Some(Act::CutOff) => {
+                self.cut(node, true);
+                Fate::Sends
+            }
+        }
+    }
+
+    fn node(&self, id: u64) -> Option<Arc<Runtime>> {
+        self.state().nodes.get(&id).cloned()
+    }
+
+    fn crash(&self, id: u64) {
+        if let Some(node) = self.node(id) {
+            node.faults().unwrap().crash();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Cuts a node off from everybody, or mends that.
+    fn cut(&self, id: u64, cut: bool) {
+        let nodes = self.state().nodes.clone();
+        for (other, node) in nodes {
+            let faults = node.faults().unwrap();
+            let set = |to: u64| faults.set(NodeId(to), Fault { cut, ..Fault::default() });
+            if other == id { self.ids.iter().filter(|to| **to != id).copied().for_each(set) } else { set(id) }
+        }
+    }
+
+    /// Waits until a node may begin a step; `false` if it is not to any more.
+    fn begins(&self, node: &Runtime, step: u64) -> bool {
+        let mut state = self.state();
+        state.steps.insert(node.node_id(), step);
+        self.changed.notify_all();
+        loop {
+            if node.faults().unwrap().has_crashed() || state.last.is_some_and(|last| step > last) {
+                return false;
+            }
+            if state.holds.get(&node.node_id()).is_none_or(|hold| step < *hold) {
+                return true;
+            }
+            state = self.changed.wait_timeout(state, Duration::from_millis(20)).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drill {
+    /// Founds a cluster of `founders`; `others` may come later.
+    pub fn new(founders: &[u64], others: &[u64], config: Config, traps: &[Trap]) -> Self {
+        let ids = founders.iter().chain(others).copied().collect();
+        let armed = |trap: &Trap| Armed { trap: trap.clone(), seen: 0, sprung: false };
+        let state = Mutex::new(State { traps: traps.iter().map(armed).collect(), ..State::default() });
+        let drill = Self(Arc::new(Shared { hub: MemoryHub::new(None), config, ids, state, changed: Condvar::new() }));
+        founders.iter().for_each(|id| drill.start(*id));
+        drill
+    }
+
+    /// Starts a node, also one that crashed.
+    pub fn start(&self, id: u64) {
+        let shared = &self.0;
+        let address = |node: u64| SocketAddr::from((Ipv4Addr::LOCALHOST, 45_000 + node as u16));
+        let peers = shared.ids.iter().filter(|peer| **peer != id).map(|peer| address(*peer)).collect();
+        let network = Network { hub: shared.hub.clone(), address: address(id), peers };
+        let config = Config { node_id: Some(id), runtime_threads: 1, ..shared.config.clone() };
+        let node = Arc::new(Runtime::builder().config(config).network(network).faulty().spawn().unwrap());
+        let watching: Weak<Shared> = Arc::downgrade(shared);
+        let watcher = move |_, sending: Sending<'_>| watching.upgrade().map_or(Fate::Sends, |shared| shared.judge(id, sending));
+        node.faults().unwrap().watch(Arc::new(watcher));
+        let worker = node.worker(0).unwrap();
+        let mut state = shared.state();
+        let earlier = state.nodes.insert(id, Arc::clone(&node));
+        state.earlier.extend(earlier);
+        let shared = Arc::clone(shared);
+        state.threads.push((id, thread::spawn(move || shared.train(&node, worker))));
+    }
+
+    pub fn crash(&self, id: u64) {
+        self.0.crash(id);
+    }
+
+    pub fn drain(&self, id: u64) {
+        self.0.node(id).unwrap().drain();
+    }
+
+    /// Lets a node that was cut off be reached again.
+    pub fn mend(&self, id: u64) {
+        self.0.cut(id, false);
+    }
+
+    /// Keeps a node from beginning a step.
+    pub fn hold(&self, nodes: &[u64], step: u64) {
+        nodes.iter().for_each(|id| _ = self.0.state().holds.insert(*id, step));
+    }
+
+    /// Lets all nodes go on.
+    pub fn release(&self) {
+        self.0.state().holds.clear();
+        self.0.changed.notify_all();
+    }
+
+    /// Waits until these nodes, unless they crashed, have come to a step and do not begin it.
+    pub fn until_held(&self, nodes: &[u64], step: u64) {
+        self.until(&format!("{nodes:?} come to step {step}"), |state| nodes.iter().all(|id| state.steps.get(id) == Some(&step)));
+    }
+
+    /// Waits until what these nodes' coordinators know is enough.
+    pub fn until_known(&self, nodes: &[u64], what: &str, enough: impl Fn(&Inspection) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        for id in nodes {
+            let node = self.0.node(*id).unwrap();
+            while !node.faults().unwrap().has_crashed() && !node.inspect().is_some_and(|inspection| enough(&inspection)) {
+                assert!(Instant::now() < until, "node {id} does not know that {what}; {}", self.describe());
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// Waits until all traps have sprung.
+    pub fn until_sprung(&self) {
+        self.until("the traps spring", |state| state.traps.iter().all(|armed| armed.sprung));
+    }
+
+    /// Waits until so many rounds are decided.
+    pub fn until_round(&self, round: u64) {
+        self.until(&format!("round {round} is decided"), |state| state.book.last() >= round);
+    }
+
+    fn until(&self, what: &str, enough: impl Fn(&State) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        let mut state = self.0.state();
+        while !enough(&state) {
+            let torn = state.book.torn().cloned();
+            let failed = state.threads.iter().any(|(_, thread)| thread.is_finished()) && state.panicked();
+            if torn.is_some() || failed || Instant::now() > until {
+                drop(state);
+                panic!("{what}: never; {torn:?}\n{}", self.describe());
+            }
+            state = self.0.changed.wait_timeout(state, Duration::from_millis(20)).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn describe(&self) -> String {
+        let state = self.0.state();
+        let tell = |(id, node): (&u64, &Arc<Runtime>)| {
+            let (report, inspection) = (node.status(), node.inspect());
+            let waits = report.waiting_for;
+            let events: Vec<_> = report.events.into_iter().map(|event| event.what).collect();
+            let crashed = node.faults().unwrap().has_crashed();
+            let known =
+                inspection.map(|inspection| (inspection.outcome.map(|outcome| outcome.round), inspection.joiners, inspection.leaving));
+            format!(
+                "node {id}: crashed {crashed}, {} at round {}, {known:?}, waits for {waits:?}; {events:?}",
+                report.standing, report.round
+            )
+        };
+        let last = state.book.outcome(state.book.last());
+        let sent: Vec<_> = state.sent.iter().filter(|((_, round, _), _)| *round + 1 >= state.book.last()).collect();
+        format!(
+            "{}\nlast outcome {last:?}\nsteps {:?}\nsent {sent:?}",
+            state.nodes.iter().map(tell).collect::<Vec<_>>().join("\n"),
+            state.steps
+        )
+    }
+
+    /// What a node sent in a round.
+    pub fn sent(&self, node: u64, round: u64) -> Vec<(Kind, usize)> {
+        let state = self.0.state();
+        let of = |((sender, at, kind), count): (&(u64, u64, Kind), &usize)| ((*sender, *at) == (node, round)).then_some((*kind, *count));
+        state.sent.iter().filter_map(of).collect()
+    }
+
+    /// Waits until these nodes have decided enough rounds together, ends all of them and checks everything that was recorded.
+    /// How many shards' momentum was lost.
+    pub fn finish(self, members: &[u64]) -> u64 {
+        self.until(&format!("{members:?} go on"), |state| state.book.rounds_of(members) >= STEADY_ROUNDS);
+        let mut state = self.0.state();
+        // They are at most a round apart, and what they told a moment behind.
+        state.last = Some(state.book.last() + 3);
+        let threads = std::mem::take(&mut state.threads);
+        drop(state);
+        self.0.changed.notify_all();
+        // The nodes live until all of them are at the end.
+        let workers: Vec<Worker> =
+            threads.into_iter().map(|(_, thread)| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect();
+        let state = self.0.state();
+        state.book.check(self.0.config.replicas);
+        drop(workers);
+        state.book.momentum_lost()
+    }
+}
+
+impl State {
+    /// A thread that ended in a panic leaves its node behind.
+    fn panicked(&self) -> bool {
+        let ended = |id: &u64| self.nodes.get(id).is_some_and(|node| node.faults().unwrap().has_crashed()) || self.drained.contains(id);
+        self.threads.iter().any(|(id, thread)| thread.is_finished() && !ended(id))
+    }
+}
+
+impl Drop for Drill {
+    fn drop(&mut self) {
+        // Whoever still waits does so no longer.
+        self.0.ids.iter().for_each(|id| self.0.crash(*id));
+        let (nodes, earlier, threads) = {
+            let mut state = self.0.state();
+            state.last = Some(0);
+            (std::mem::take(&mut state.nodes), std::mem::take(&mut state.earlier), std::mem::take(&mut state.threads))
+        };
+        threads.into_iter().for_each(|(_, thread)| _ = thread.join());
+        drop((nodes, earlier));
+    }
+}
+
+impl Shared {
+    fn train(&self, node: &Runtime, mut worker: Worker) -> Worker {
+        let (id, faults) = (node.node_id(), node.faults().unwrap());
+        let mut parameters = uneven(VALUES);
+        let mut step = match worker.synchronize(&mut parameters) {
+            Ok(found) => found.step,
+            Err(_) if faults.has_crashed() => return worker,
+            Err(error) => panic!("node {id}: {error}"),
+        };
+        while self.begins(node, step) {
+            let gradients = noisy(id as usize, step as usize, &parameters);
+            descend(&mut parameters, &gradients, RATE);
+            let report = match worker.step(&mut parameters, RATE) {
+                Ok(report) => report,
+                Err(_) if faults.has_crashed() => return worker,
+                Err(error) => panic!("node {id}: {error}"),
+            };
+            let inspection = node.inspect();
+            let mut state = self.state();
+            state.book.note(id, &report, &parameters, inspection);
+            if report.drained {
+                state.drained.push(id);
+            }
+            drop(state);
+            self.changed.notify_all();
+            step = report.step + 1;
+            if report.drained {
+                break;
+            }
+        }
+        worker
+    }
+}
+
+/// Runs a check on every case, some at one time; a failure names its case.
+pub fn each<C: std::fmt::Debug + Sync>(cases: &[C], check: impl Fn(&C) + Sync) {
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE.min(cases.len()) {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(case))) {
+                        eprintln!("failed at {case:?}");
+                        resume_unwind(panic);
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Every point of a node in a round of a run in which nothing happens to it; `run` is that run.
+pub fn points(drill: &Drill, node: u64, round: u64) -> Vec<Point> {
+    let sent = drill.sent(node, round);
+    sent.into_iter().flat_map(|(kind, count)| (0..count).map(move |nth| Point { round, kind, nth })).collect()
+}
