@@ -18,6 +18,10 @@ use std::time::{Duration, Instant};
 
 /// Far above what anything in a drill takes.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// The first round after a hold at [`HELD`].
+pub const ROUND: u64 = HELD + 1;
+/// A step before which nodes are held; its round is a plain average, the one before took a slow step.
+pub const HELD: u64 = 6;
 /// Rounds that the nodes that are left decide together before a drill ends: several slow steps.
 const STEADY_ROUNDS: usize = 3 * TAU as usize;
 /// Cases that run at one time; most of what they do is wait for a death to be noticed.
@@ -176,8 +180,14 @@ impl Drill {
         state.threads.push((id, thread::spawn(move || shared.train(&node, worker))));
     }
 
-    pub fn crash(&self, id: u64) {
-        self.0.crash(id);
+    pub fn has_crashed(&self, id: u64) -> bool {
+        self.0.node(id).is_some_and(|node| node.faults().unwrap().has_crashed())
+    }
+
+    /// Waits until a node says that it waits for others.
+    pub fn until_waiting(&self, id: u64) {
+        let node = self.0.node(id).unwrap();
+        self.until(&format!("node {id} waits"), |_| node.status().waiting_for.is_some());
     }
 
     pub fn drain(&self, id: u64) {
@@ -220,6 +230,16 @@ impl Drill {
     /// Waits until all traps have sprung.
     pub fn until_sprung(&self) {
         self.until("the traps spring", |state| state.traps.iter().all(|armed| armed.sprung));
+    }
+
+    /// Which traps have sprung.
+    pub fn sprung(&self) -> Vec<bool> {
+        self.0.state().traps.iter().map(|armed| armed.sprung).collect()
+    }
+
+    /// Waits until these nodes have decided enough rounds together.
+    pub fn until_steady(&self, members: &[u64], rounds: usize) {
+        self.until(&format!("{members:?} go on"), |state| state.book.rounds_of(members) >= rounds);
     }
 
     /// Waits until so many rounds are decided.
@@ -274,7 +294,7 @@ impl Drill {
     /// Waits until these nodes have decided enough rounds together, ends all of them and checks everything that was recorded.
     /// How many shards' momentum was lost.
     pub fn finish(self, members: &[u64]) -> u64 {
-        self.until(&format!("{members:?} go on"), |state| state.book.rounds_of(members) >= STEADY_ROUNDS);
+        self.until_steady(members, STEADY_ROUNDS);
         let mut state = self.0.state();
         // They are at most a round apart, and what they told a moment behind.
         state.last = Some(state.book.last() + 3);
@@ -332,7 +352,10 @@ impl Shared {
             };
             let inspection = node.inspect();
             let mut state = self.state();
-            state.book.note(id, &report, &parameters, inspection);
+            if report.round.is_some() {
+                state.book.note(id, &report, &parameters, inspection);
+            }
+            assert!(report.round.is_some() || report.drained, "node {id}: {report:?}");
             if report.drained {
                 state.drained.push(id);
             }

@@ -9,7 +9,13 @@
 //! | `book` | the recorded outcomes, and the single process that follows them |
 //! | the others | one flow each |
 
+mod arrivals;
 mod book;
+mod crowds;
 mod deaths;
+mod departures;
 mod drill;
 mod points;
+mod returns;
+mod scale;
+mod stragglers;
