@@ -60,8 +60,14 @@ struct State {
     steps: BTreeMap<u64, u64>,
     /// The step after which all end.
     last: Option<u64>,
-    threads: Vec<(u64, thread::JoinHandle<Worker>)>,
+    threads: Vec<Training>,
     drained: Vec<u64>,
+}
+
+/// The training thread of one start of a node; hands its worker back, so that the node lives until all of them end.
+struct Training {
+    node: Arc<Runtime>,
+    thread: thread::JoinHandle<Worker>,
 }
 
 struct Armed {
@@ -177,7 +183,8 @@ impl Drill {
         let earlier = state.nodes.insert(id, Arc::clone(&node));
         state.earlier.extend(earlier);
         let shared = Arc::clone(shared);
-        state.threads.push((id, thread::spawn(move || shared.train(&node, worker))));
+        let training = Arc::clone(&node);
+        state.threads.push(Training { node, thread: thread::spawn(move || shared.train(&training, worker)) });
     }
 
     pub fn has_crashed(&self, id: u64) -> bool {
@@ -252,7 +259,7 @@ impl Drill {
         let mut state = self.0.state();
         while !enough(&state) {
             let torn = state.book.torn().cloned();
-            let failed = state.threads.iter().any(|(_, thread)| thread.is_finished()) && state.panicked();
+            let failed = state.panicked();
             if torn.is_some() || failed || Instant::now() > until {
                 drop(state);
                 panic!("{what}: never; {torn:?}\n{}", self.describe());
@@ -303,7 +310,7 @@ impl Drill {
         self.0.changed.notify_all();
         // The nodes live until all of them are at the end.
         let workers: Vec<Worker> =
-            threads.into_iter().map(|(_, thread)| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect();
+            threads.into_iter().map(|training| training.thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect();
         let state = self.0.state();
         state.book.check(self.0.config.replicas);
         drop(workers);
@@ -314,8 +321,8 @@ impl Drill {
 impl State {
     /// A thread that ended in a panic leaves its node behind.
     fn panicked(&self) -> bool {
-        let ended = |id: &u64| self.nodes.get(id).is_some_and(|node| node.faults().unwrap().has_crashed()) || self.drained.contains(id);
-        self.threads.iter().any(|(id, thread)| thread.is_finished() && !ended(id))
+        let ended = |node: &Runtime| node.faults().unwrap().has_crashed() || self.drained.contains(&node.node_id());
+        self.threads.iter().any(|Training { node, thread }| thread.is_finished() && !ended(node))
     }
 }
 
@@ -328,7 +335,7 @@ impl Drop for Drill {
             state.last = Some(0);
             (std::mem::take(&mut state.nodes), std::mem::take(&mut state.earlier), std::mem::take(&mut state.threads))
         };
-        threads.into_iter().for_each(|(_, thread)| _ = thread.join());
+        threads.into_iter().for_each(|training| _ = training.thread.join());
         drop((nodes, earlier));
     }
 }
