@@ -20,7 +20,7 @@ use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor, NodeSupervis
 use slowmo_actors::ports::clock::TokioClock;
 use slowmo_actors::ports::device::Device;
 use slowmo_actors::ports::discovery::Discovery;
-use slowmo_actors::ports::transport::{Traffic, Transport, TransportEvent};
+use slowmo_actors::ports::transport::{LocalPeer, Traffic, Transport, TransportEvent};
 use slowmo_actors::status::StatusBoard;
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
@@ -189,7 +189,7 @@ impl RuntimeBuilder {
     async fn build(self) -> Result<(Parts, Option<Faults>), SpawnError> {
         let Self { config, network, faulty } = self;
         let me = (NodeId(config.node_id.map_or_else(random_id, Ok)?), Incarnation(now_micros()));
-        let seat = network.as_ref().map(|network| (network.hub.clone(), network.address));
+        let hub = network.as_ref().map(|network| network.hub.clone());
         let Connected { cluster, mut transport, mut events, discovery } = connect(&config, network, me)?;
         let mut faults: Option<Faults> = None;
         if faulty {
@@ -215,17 +215,17 @@ impl RuntimeBuilder {
         let (supervisor, _) = Actor::spawn(None, NodeSupervisor, arguments).await.map_err(|error| SpawnError::System(error.to_string()))?;
         let workers = workers.get().cloned().unwrap_or_default();
         if let Some(faults) = &faults {
-            tokio::spawn(die(faults.clone(), seat, supervisor.clone()));
+            tokio::spawn(die(faults.clone(), hub.map(|hub| (hub, context.transport.local())), supervisor.clone()));
         }
         Ok(((context, collective, supervisor, workers), faults))
     }
 }
 
 /// A node that crashes is gone from its hub, and whoever waits in it is told that it has stopped.
-async fn die(faults: Faults, seat: Option<(MemoryHub, SocketAddr)>, supervisor: ractor::ActorRef<NodeSupervisorMessage>) {
+async fn die(faults: Faults, seat: Option<(MemoryHub, LocalPeer)>, supervisor: ractor::ActorRef<NodeSupervisorMessage>) {
     faults.crashed().await;
-    if let Some((hub, address)) = seat {
-        hub.vanish(address);
+    if let Some((hub, node)) = seat {
+        hub.vanish(node);
     }
     // It may have stopped already.
     _ = supervisor.cast(NodeSupervisorMessage::Stop);

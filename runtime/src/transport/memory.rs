@@ -94,9 +94,12 @@ impl MemoryHub {
         (Arc::new(MemoryTransport { node }), receiver)
     }
 
-    /// Lets nobody find the node at this address any more, as if its process were gone; its connections stay, silent.
-    pub(crate) fn vanish(&self, address: SocketAddr) {
-        lock(&self.nodes).remove(&address);
+    /// Lets nobody find this start of a node any more, as if its process were gone; its connections stay, silent.
+    pub(crate) fn vanish(&self, node: LocalPeer) {
+        let mut nodes = lock(&self.nodes);
+        if nodes.get(&node.address).is_some_and(|there| there.local == node) {
+            nodes.remove(&node.address);
+        }
     }
 
     fn find(&self, address: SocketAddr) -> Option<Arc<Node>> {

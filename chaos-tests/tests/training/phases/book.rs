@@ -7,8 +7,8 @@ use slowmo_protocol::ident::ShardId;
 use slowmo_protocol::shards::{Layout, ShardMap};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Parameters of the model.
-pub const VALUES: usize = 120;
+/// Parameters of the model: seven shards.
+pub const VALUES: usize = 42;
 /// Rounds from one slow step to the next.
 pub const TAU: u64 = 2;
 /// Of the slow momentum.

@@ -102,22 +102,3 @@ fn the_leader_dies_and_then_whoever_takes_over() {
         assert!(kinds.contains(&kind), "{kind:?} is missing in {kinds:?}");
     }
 }
-
-#[test]
-fn debug_one() {
-    _ = tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .with_writer(std::io::stderr)
-        .with_thread_names(true)
-        .try_init();
-    let ids = [2, 5, 8];
-    let config = config(ids.len(), 2);
-    let case = Together { first: 5, others: vec![8], point: Point { round: 6, kind: Kind::Contribute, nth: 0 } };
-    let drill = Drill::new(&ids, &[], config.clone(), &[case.trap()]);
-    drill.until_sprung();
-    drill.until_waiting(2);
-    eprintln!("RESTART");
-    drill.start(case.first);
-    drill.start(case.others[0]);
-    assert_eq!(drill.finish(&ids), 0);
-}

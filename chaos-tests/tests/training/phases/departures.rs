@@ -2,6 +2,7 @@
 
 use super::drill::{Drill, HELD, config, each, points};
 use super::points::{Kind, Point, Trap};
+use slowmo::Inspection;
 
 const IDS: [u64; 4] = [2, 3, 5, 8];
 
@@ -11,10 +12,8 @@ fn about_to_leave(leaver: u64, replicas: usize, held: u64, traps: &[Trap]) -> Dr
     drill.hold(&IDS, held);
     drill.until_held(&IDS, held);
     drill.drain(leaver);
-    let knows = |drill: &Drill, leaving: &[slowmo_protocol::ident::NodeId]| {
-        drill.has_crashed(leaver) || leaving.iter().any(|node| node.0 == leaver)
-    };
-    drill.until_known(&IDS, "one leaves", |known| knows(&drill, &known.leaving));
+    let is_known = |known: &Inspection| drill.has_crashed(leaver) || known.leaving.iter().any(|node| node.0 == leaver);
+    drill.until_known(&IDS, "one leaves", is_known);
     drill.release();
     drill
 }

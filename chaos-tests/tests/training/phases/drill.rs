@@ -1,31 +1,27 @@
 //! A cluster in this process whose nodes crash, are cut off, come and go, and of which everything is recorded.
 
-use super::book::{BETA, Book, TAU, VALUES};
-use super::points::{Act, Kind, Point, Trap, classify};
-use crate::support::{RATE, descend, local_sgd, noisy, uneven};
-use slowmo::transport::faulty::{Fate, Fault, Sending};
+use super::book::{BETA, TAU};
+use super::nodes::{Armed, Shared, State, Training};
+use super::points::{Kind, Point, Trap};
+use crate::support::local_sgd;
+use slowmo::transport::faulty::{Fate, Sending};
 use slowmo::transport::memory::MemoryHub;
 use slowmo::{Config, Inspection, Network, Runtime, Worker};
-use slowmo_protocol::ident::NodeId;
-use slowmo_protocol::wire::{Frame, Message};
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Far above what anything in a drill takes.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The first round after a hold at [`HELD`].
-pub const ROUND: u64 = HELD + 1;
 /// A step before which nodes are held; its round is a plain average, the one before took a slow step.
 pub const HELD: u64 = 6;
 /// Rounds that the nodes that are left decide together before a drill ends: several slow steps.
 const STEADY_ROUNDS: usize = 3 * TAU as usize;
-/// Cases that run at one time; most of what they do is wait for a death to be noticed.
-const AT_ONCE: usize = 8;
+/// Cases that run at one time, of all tests; most of what they do is wait for a death to be noticed.
+const AT_ONCE: usize = 16;
 
 /// How a drill's cluster is set up.
 pub fn config(founders: usize, replicas: usize) -> Config {
@@ -35,126 +31,6 @@ pub fn config(founders: usize, replicas: usize) -> Config {
 
 /// The cluster.
 pub struct Drill(Arc<Shared>);
-
-struct Shared {
-    hub: MemoryHub,
-    config: Config,
-    /// All nodes that may ever be there.
-    ids: Vec<u64>,
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    book: Book,
-    traps: Vec<Armed>,
-    sent: BTreeMap<(u64, u64, Kind), usize>,
-    /// The last start of each node.
-    nodes: BTreeMap<u64, Arc<Runtime>>,
-    /// Earlier starts, dead, whose connections stay as they are.
-    earlier: Vec<Arc<Runtime>>,
-    /// Which step a node does not begin yet.
-    holds: BTreeMap<u64, u64>,
-    /// Which step a node came to.
-    steps: BTreeMap<u64, u64>,
-    /// The step after which all end.
-    last: Option<u64>,
-    threads: Vec<Training>,
-    drained: Vec<u64>,
-}
-
-/// The training thread of one start of a node; hands its worker back, so that the node lives until all of them end.
-struct Training {
-    node: Arc<Runtime>,
-    thread: thread::JoinHandle<Worker>,
-}
-
-struct Armed {
-    trap: Trap,
-    seen: usize,
-    sprung: bool,
-}
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What a node is about to send.
-    fn judge(&self, node: u64, sending: Sending<'_>) -> Fate {
-        let Some((round, kind)) = classify(sending) else { return Fate::Sends };
-        let mut state = self.state();
-        if let Sending::Control(Frame::V1 { message, .. }) = sending
-            && let Message::Decide(outcome) = &**message
-        {
-            state.book.decide(node, outcome);
-        }
-        *state.sent.entry((node, round.0, kind)).or_default() += 1;
-        let mut act = None;
-        for armed in state.traps.iter_mut().filter(|armed| !armed.sprung && armed.trap.node == node) {
-            let Point { round: at, kind: of, nth } = armed.trap.point;
-            if (at, of) == (round.0, kind) {
-                armed.seen += 1;
-                if armed.seen > nth {
-                    armed.sprung = true;
-                    act = Some(armed.trap.act.clone());
-                }
-            }
-        }
-        self.changed.notify_all();
-        drop(state);
-        match act {
-            None => Fate::Sends,
-            Some(Act::Crash) => Fate::Crashes,
-            Some(Act::CrashAll(others)) => {
-                others.iter().for_each(|other| self.crash(*other));
-                Fate::Crashes
-            }
-            Some(Act::CutOff) => {
-                self.cut(node, true);
-                Fate::Sends
-            }
-        }
-    }
-
-    fn node(&self, id: u64) -> Option<Arc<Runtime>> {
-        self.state().nodes.get(&id).cloned()
-    }
-
-    fn crash(&self, id: u64) {
-        if let Some(node) = self.node(id) {
-            node.faults().unwrap().crash();
-        }
-        self.changed.notify_all();
-    }
-
-    /// Cuts a node off from everybody, or mends that.
-    fn cut(&self, id: u64, cut: bool) {
-        let nodes = self.state().nodes.clone();
-        for (other, node) in nodes {
-            let faults = node.faults().unwrap();
-            let set = |to: u64| faults.set(NodeId(to), Fault { cut, ..Fault::default() });
-            if other == id { self.ids.iter().filter(|to| **to != id).copied().for_each(set) } else { set(id) }
-        }
-    }
-
-    /// Waits until a node may begin a step; `false` if it is not to any more.
-    fn begins(&self, node: &Runtime, step: u64) -> bool {
-        let mut state = self.state();
-        state.steps.insert(node.node_id(), step);
-        self.changed.notify_all();
-        loop {
-            if node.faults().unwrap().has_crashed() || state.last.is_some_and(|last| step > last) {
-                return false;
-            }
-            if state.holds.get(&node.node_id()).is_none_or(|hold| step < *hold) {
-                return true;
-            }
-            state = self.changed.wait_timeout(state, Duration::from_millis(20)).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-}
 
 impl Drill {
     /// Founds a cluster of `founders`; `others` may come later.
@@ -269,7 +145,8 @@ impl Drill {
     }
 
     fn describe(&self) -> String {
-        let state = self.0.state();
+        // Asked outside of the lock, which a node takes whenever it sends.
+        let nodes = self.0.state().nodes.clone();
         let tell = |(id, node): (&u64, &Arc<Runtime>)| {
             let (report, inspection) = (node.status(), node.inspect());
             let waits = report.waiting_for;
@@ -282,13 +159,11 @@ impl Drill {
                 report.standing, report.round
             )
         };
+        let nodes: Vec<_> = nodes.iter().map(tell).collect();
+        let state = self.0.state();
         let last = state.book.outcome(state.book.last());
         let sent: Vec<_> = state.sent.iter().filter(|((_, round, _), _)| *round + 1 >= state.book.last()).collect();
-        format!(
-            "{}\nlast outcome {last:?}\nsteps {:?}\nsent {sent:?}",
-            state.nodes.iter().map(tell).collect::<Vec<_>>().join("\n"),
-            state.steps
-        )
+        format!("{}\nlast outcome {last:?}\nsteps {:?}\nsent {sent:?}", nodes.join("\n"), state.steps)
     }
 
     /// What a node sent in a round.
@@ -318,14 +193,6 @@ impl Drill {
     }
 }
 
-impl State {
-    /// A thread that ended in a panic leaves its node behind.
-    fn panicked(&self) -> bool {
-        let ended = |node: &Runtime| node.faults().unwrap().has_crashed() || self.drained.contains(&node.node_id());
-        self.threads.iter().any(|Training { node, thread }| thread.is_finished() && !ended(node))
-    }
-}
-
 impl Drop for Drill {
     fn drop(&mut self) {
         // Whoever still waits does so no longer.
@@ -340,58 +207,40 @@ impl Drop for Drill {
     }
 }
 
-impl Shared {
-    fn train(&self, node: &Runtime, mut worker: Worker) -> Worker {
-        let (id, faults) = (node.node_id(), node.faults().unwrap());
-        let mut parameters = uneven(VALUES);
-        let mut step = match worker.synchronize(&mut parameters) {
-            Ok(found) => found.step,
-            Err(_) if faults.has_crashed() => return worker,
-            Err(error) => panic!("node {id}: {error}"),
-        };
-        while self.begins(node, step) {
-            let gradients = noisy(id as usize, step as usize, &parameters);
-            descend(&mut parameters, &gradients, RATE);
-            let report = match worker.step(&mut parameters, RATE) {
-                Ok(report) => report,
-                Err(_) if faults.has_crashed() => return worker,
-                Err(error) => panic!("node {id}: {error}"),
-            };
-            let inspection = node.inspect();
-            let mut state = self.state();
-            if report.round.is_some() {
-                state.book.note(id, &report, &parameters, inspection);
-            }
-            assert!(report.round.is_some() || report.drained, "node {id}: {report:?}");
-            if report.drained {
-                state.drained.push(id);
-            }
-            drop(state);
-            self.changed.notify_all();
-            step = report.step + 1;
-            if report.drained {
-                break;
-            }
-        }
-        worker
+/// How many cases may begin.
+static ROOM: (Mutex<usize>, Condvar) = (Mutex::new(AT_ONCE), Condvar::new());
+
+/// Room for one case until it is dropped.
+struct Place;
+
+impl Place {
+    fn take() -> Self {
+        let free = ROOM.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *ROOM.1.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner) -= 1;
+        Self
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *ROOM.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        ROOM.1.notify_one();
     }
 }
 
 /// Runs a check on every case, some at one time; a failure names its case.
 pub fn each<C: std::fmt::Debug + Sync>(cases: &[C], check: impl Fn(&C) + Sync) {
     let next = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        for _ in 0..AT_ONCE.min(cases.len()) {
-            scope.spawn(|| {
-                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(case))) {
-                        eprintln!("failed at {case:?}");
-                        resume_unwind(panic);
-                    }
-                }
-            });
+    let work = || {
+        while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let _place = Place::take();
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(case))) {
+                eprintln!("failed at {case:?}");
+                resume_unwind(panic);
+            }
         }
-    });
+    };
+    thread::scope(|scope| (0..AT_ONCE.min(cases.len())).for_each(|_| _ = scope.spawn(work)));
 }
 
 /// Every point of a node in a round of a run in which nothing happens to it; `run` is that run.

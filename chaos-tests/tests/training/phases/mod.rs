@@ -5,6 +5,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `drill` | a cluster in this process whose nodes crash, are cut off, come and go |
+//! | `nodes` | its nodes |
 //! | `points` | the phases: what a node is about to send, and the traps set there |
 //! | `book` | the recorded outcomes, and the single process that follows them |
 //! | the others | one flow each |
@@ -15,6 +16,7 @@ mod crowds;
 mod deaths;
 mod departures;
 mod drill;
+mod nodes;
 mod points;
 mod returns;
 mod scale;
