@@ -35,10 +35,10 @@ pub struct Drill(Arc<Shared>);
 impl Drill {
     /// Founds a cluster of `founders`; `others` may come later.
     pub fn new(founders: &[u64], others: &[u64], config: Config, traps: &[Trap]) -> Self {
-        let ids = founders.iter().chain(others).copied().collect();
+        let (ids, later) = (founders.iter().chain(others).copied().collect(), others.to_vec());
         let armed = |trap: &Trap| Armed { trap: trap.clone(), seen: 0, sprung: false };
         let state = Mutex::new(State { traps: traps.iter().map(armed).collect(), ..State::default() });
-        let drill = Self(Arc::new(Shared { hub: MemoryHub::new(None), config, ids, state, changed: Condvar::new() }));
+        let drill = Self(Arc::new(Shared { hub: MemoryHub::new(None), config, ids, later, state, changed: Condvar::new() }));
         founders.iter().for_each(|id| drill.start(*id));
         drill
     }
@@ -49,7 +49,9 @@ impl Drill {
         let address = |node: u64| SocketAddr::from((Ipv4Addr::LOCALHOST, 45_000 + node as u16));
         let peers = shared.ids.iter().filter(|peer| **peer != id).map(|peer| address(*peer)).collect();
         let network = Network { hub: shared.hub.clone(), address: address(id), peers };
-        let config = Config { node_id: Some(id), runtime_threads: 1, ..shared.config.clone() };
+        // Two that come later must not take each other for the founders.
+        let join = shared.later.contains(&id);
+        let config = Config { node_id: Some(id), runtime_threads: 1, join, ..shared.config.clone() };
         let node = Arc::new(Runtime::builder().config(config).network(network).faulty().spawn().unwrap());
         let watching: Weak<Shared> = Arc::downgrade(shared);
         let watcher = move |_, sending: Sending<'_>| watching.upgrade().map_or(Fate::Sends, |shared| shared.judge(id, sending));

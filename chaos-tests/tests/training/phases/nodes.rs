@@ -18,6 +18,8 @@ pub(super) struct Shared {
     pub(super) config: Config,
     /// All nodes that may ever be there.
     pub(super) ids: Vec<u64>,
+    /// Those of them that only join.
+    pub(super) later: Vec<u64>,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condvar,
 }
