@@ -39,10 +39,11 @@ fn phases(late: &[u64], replicas: usize, held: u64) -> Vec<(u64, Point)> {
 fn assert_joins(late: &[u64], replicas: usize, held: u64) {
     each(&phases(late, replicas, held), |(victim, point)| {
         let drill = about_to_admit(late, replicas, held, &[Trap::crash(*victim, *point)]);
-        drill.until_sprung();
-        let mut survivors: Vec<u64> = FOUNDERS.iter().chain(late).copied().filter(|id| id != victim).collect();
+        let killed = drill.until_sprung(held + 1)[0];
+        let mut survivors: Vec<u64> = FOUNDERS.iter().chain(late).copied().filter(|id| !killed || id != victim).collect();
         survivors.sort_unstable();
         assert_eq!(drill.finish(&survivors), 0);
+        killed
     });
 }
 

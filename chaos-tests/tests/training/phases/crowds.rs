@@ -40,10 +40,25 @@ fn the_last_of_four_goes_on_where_survivors_decide() {
     for survivor in [2, 8] {
         each(&all_but(survivor, &ids, &config), |case| {
             let drill = Drill::new(&ids, &[], config.clone(), &[case.trap()]);
-            drill.until_sprung();
-            assert_eq!(drill.finish(&[survivor]), 0);
+            let killed = drill.until_sprung(SLOW)[0];
+            let left = if killed { vec![survivor] } else { ids.to_vec() };
+            assert_eq!(drill.finish(&left), 0);
+            killed
         });
     }
+}
+
+#[test]
+fn the_last_of_four_goes_on_also_where_the_others_take_momentum_along() {
+    let ids = [2, 3, 5, 8];
+    let config = Config { quorum: Quorum::Survivors, ..config(ids.len(), 1) };
+    each(&all_but(5, &ids, &config), |case| {
+        let drill = Drill::new(&ids, &[], config.clone(), &[case.trap()]);
+        let killed = drill.until_sprung(SLOW)[0];
+        let left = if killed { vec![5] } else { ids.to_vec() };
+        assert!(drill.finish(&left) > 0 || !killed);
+        killed
+    });
 }
 
 #[test]
@@ -53,11 +68,14 @@ fn the_last_of_three_waits_for_a_quorum_and_goes_on_when_the_others_return() {
     for survivor in [2, 8] {
         each(&all_but(survivor, &ids, &config), |case| {
             let drill = Drill::new(&ids, &[], config.clone(), &[case.trap()]);
-            drill.until_sprung();
-            drill.until_waiting(survivor);
-            drill.start(case.first);
-            drill.start(case.others[0]);
+            let killed = drill.until_sprung(SLOW)[0];
+            if killed {
+                drill.until_waiting(survivor);
+                drill.start(case.first);
+                drill.start(case.others[0]);
+            }
             assert_eq!(drill.finish(&ids), 0);
+            killed
         });
     }
 }
@@ -87,15 +105,15 @@ fn the_leader_dies_and_then_whoever_takes_over() {
     let kinds = Mutex::new(BTreeSet::new());
     each(&cases, |(first, second, point)| {
         let drill = Drill::new(&ids, &[], config.clone(), &[Trap::crash(2, *first), Trap::crash(*second, *point)]);
-        drill.until_round(SLOW + 2);
         // How far the first attempt comes differs from run to run, and so does what the second one still has to send.
-        let sprung = drill.sprung();
+        let sprung = drill.until_sprung(SLOW);
         let dead: Vec<u64> = [2, *second].into_iter().zip(&sprung).filter_map(|(id, sprung)| sprung.then_some(id)).collect();
         if sprung[1] {
             kinds.lock().unwrap().insert(point.kind);
         }
         let survivors: Vec<u64> = ids.into_iter().filter(|id| !dead.contains(id)).collect();
         assert_eq!(drill.finish(&survivors), 0);
+        sprung[1]
     });
     let kinds = kinds.into_inner().unwrap();
     for kind in [Kind::Prepare, Kind::Promise, Kind::Propose, Kind::Prepared, Kind::Decide, Kind::Ends(Stream::State)] {

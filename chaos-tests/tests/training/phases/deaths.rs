@@ -19,9 +19,11 @@ fn killed(ids: &[u64], replicas: usize, round: u64) -> Vec<u64> {
     assert!(phases.len() > 10 * ids.len(), "{phases:?}");
     each(&phases, |(victim, point)| {
         let drill = Drill::new(ids, &[], config(ids.len(), replicas), &[Trap::crash(*victim, *point)]);
-        drill.until_sprung();
-        let survivors: Vec<u64> = ids.iter().copied().filter(|id| id != victim).collect();
-        lost.lock().unwrap().push(drill.finish(&survivors));
+        let killed = drill.until_sprung(round)[0];
+        let survivors: Vec<u64> = ids.iter().copied().filter(|id| !killed || id != victim).collect();
+        let cost = drill.finish(&survivors);
+        lost.lock().unwrap().extend(killed.then_some(cost));
+        killed
     });
     lost.into_inner().unwrap()
 }
@@ -30,9 +32,12 @@ fn killed(ids: &[u64], replicas: usize, round: u64) -> Vec<u64> {
 fn replaced(ids: &[u64], replicas: usize, round: u64) {
     each(&phases(ids, replicas, round), |(victim, point)| {
         let drill = Drill::new(ids, &[], config(ids.len(), replicas), &[Trap::crash(*victim, *point)]);
-        drill.until_sprung();
-        drill.start(*victim);
+        let killed = drill.until_sprung(round)[0];
+        if killed {
+            drill.start(*victim);
+        }
         assert_eq!(drill.finish(ids), 0);
+        killed
     });
 }
 

@@ -31,10 +31,11 @@ fn phases(leaver: u64, replicas: usize, held: u64) -> Vec<(u64, Point)> {
 fn assert_drains(leaver: u64, replicas: usize, held: u64) {
     each(&phases(leaver, replicas, held), |(victim, point)| {
         let drill = about_to_leave(leaver, replicas, held, &[Trap::crash(*victim, *point)]);
-        drill.until_sprung();
-        let survivors: Vec<u64> = IDS.into_iter().filter(|id| id != victim && *id != leaver).collect();
+        let killed = drill.until_sprung(held + 1)[0];
+        let survivors: Vec<u64> = IDS.into_iter().filter(|id| (!killed || id != victim) && *id != leaver).collect();
         let lost = drill.finish(&survivors);
         assert!(lost == 0 || replicas == 0, "{lost} shards lost their momentum");
+        killed
     });
 }
 

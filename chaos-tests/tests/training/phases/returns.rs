@@ -16,11 +16,14 @@ fn assert_returns(round: u64) {
     drop(drill);
     each(&phases, |(victim, point)| {
         let drill = Drill::new(&IDS, &[], config.clone(), &[Trap { node: *victim, point: *point, act: Act::CutOff }]);
-        drill.until_sprung();
-        let others: Vec<u64> = IDS.into_iter().filter(|id| id != victim).collect();
-        drill.until_steady(&others, 2);
-        drill.mend(*victim);
+        let cut_off = drill.until_sprung(round)[0];
+        if cut_off {
+            let others: Vec<u64> = IDS.into_iter().filter(|id| id != victim).collect();
+            drill.until_steady(&others, 2);
+            drill.mend(*victim);
+        }
         assert_eq!(drill.finish(&IDS), 0);
+        cut_off
     });
 }
 

@@ -27,11 +27,12 @@ fn phases(straggler: u64, held: u64) -> Vec<(u64, Point)> {
 fn assert_closes(straggler: u64, held: u64) {
     each(&phases(straggler, held), |(victim, point)| {
         let drill = straggles(straggler, held, &[Trap::crash(*victim, *point)]);
-        drill.until_sprung();
+        let killed = drill.until_sprung(held + 1)[0];
         drill.until_round(held + 2);
         drill.release();
-        let survivors: Vec<u64> = IDS.into_iter().filter(|id| id != victim).collect();
+        let survivors: Vec<u64> = IDS.into_iter().filter(|id| !killed || id != victim).collect();
         assert_eq!(drill.finish(&survivors), 0);
+        killed
     });
 }
 
