@@ -184,3 +184,58 @@ impl Drop for MortalSender {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use super::*;
+    use crate::transport::faulty::wrap;
+    use crate::transport::memory::MemoryHub;
+    use slowmo_actors::ports::transport::TransportEvent;
+    use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, Round};
+    use slowmo_protocol::wire::{Header, Message};
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    const TWO: NodeId = NodeId(2);
+    const SILENCE: Duration = Duration::from_millis(50);
+
+    fn frame(round: u64) -> Bytes {
+        let (cluster, lineage, epoch, ballot) = (ClusterId(0), Lineage(1), Epoch(1), Ballot::default());
+        let header = Header { cluster, lineage, epoch, round: Round(round), ballot, sender: NodeId(1), incarnation: Incarnation(1) };
+        Frame::V1 { header, message: Box::new(Message::Prepare) }.encode().unwrap().into()
+    }
+
+    #[tokio::test]
+    async fn a_node_crashes_between_two_frames_and_nobody_is_told() {
+        let hub = MemoryHub::new(None);
+        let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let (one, events) = hub.join(NodeId(1), Incarnation(1), address(1));
+        let (two, mut heard) = hub.join(TWO, Incarnation(1), address(2));
+        let (one, mut events, faults) = wrap(one, events, SILENCE);
+        one.connect(two.local().address, SILENCE);
+        assert!(matches!(events.recv().await, Some(TransportEvent::PeerUp { node: TWO, .. })));
+        faults.watch(Arc::new(|to, sending| match sending {
+            Sending::Control(Frame::V1 { header, .. }) if to == TWO && header.round == Round(7) => Fate::Crashes,
+            _ => Fate::Sends,
+        }));
+        let stream = one.open_bulk(TWO, Bytes::new()).await.unwrap();
+        for round in [6, 7, 8] {
+            one.send_control(TWO, frame(round)).unwrap();
+        }
+        faults.crashed().await;
+        drop(stream);
+        let mut streams = Vec::new();
+        while streams.len() < 2 {
+            streams.push(heard.recv().await.unwrap());
+        }
+        assert!(streams.iter().any(|event| matches!(event, TransportEvent::Control { frame: sent, .. } if *sent == frame(6))));
+        let Some(TransportEvent::Bulk { mut stream, .. }) = streams.into_iter().find(|event| matches!(event, TransportEvent::Bulk { .. }))
+        else {
+            panic!("a stream")
+        };
+        // Neither another frame, nor the stream's end, nor the connection's.
+        assert!(tokio::time::timeout(SILENCE, heard.recv()).await.is_err());
+        assert!(tokio::time::timeout(SILENCE, stream.read_exact(&mut [0])).await.is_err());
+    }
+}
