@@ -9,10 +9,12 @@
 //! | `leading` | the leader's rules: take-over, whom to wait for, what to propose, when it is decided |
 //! | `voting` | a member's rules: frames, promises, acceptance, decisions |
 //! | `lives` | who of the view lives, and whether those are enough |
+//! | `inspection` | what may be asked about it from outside |
 //! | `joining` | the rules of a node that is no member yet |
 
 mod early;
 mod history;
+mod inspection;
 mod joining;
 mod leading;
 mod lives;
