@@ -82,8 +82,9 @@
 //!
 //! # Stragglers, quorum, losses
 //! After the grace the leader makes a proposal with those that contributed; the others take part, receive, and stay members.
-//! Under [`crate::policy::Quorum::Majority`] the participants must be a quorum of the view, or account for all of it together
-//! with members that came back as new starts. All holders of a shard lost: its momentum restarts at zero, counted in the
+//! Under [`crate::policy::Quorum::Majority`] the participants must be a quorum of the view. Where they are not, but account for all
+//! of it together with members that came back as new starts, they go on under a new lineage, as survivors do: a later view, which
+//! they missed, may have had others, who hold more; where these histories meet, the one with more rounds goes on. All holders of a shard lost: its momentum restarts at zero, counted in the
 //! outcome.
 
 mod error;

@@ -87,7 +87,7 @@ impl Coordinator {
         let (alive, dead) = (ids(&alive), ids(&dead));
         Some(format!(
             "{} of {} members live ({}): no quorum. More than half must, or half with {}. Bring back {} (restarted under their ids they count once \
-             all of them are back), or run with quorum = survivors",
+             all of them are back; the rounds then go on under a new lineage), or run with quorum = survivors",
             alive.len(),
             history.view.size(),
             Nodes(&alive),

@@ -1,5 +1,6 @@
 //! Histories that meet: two sides of survivors, two clusters that were founded apart.
 
+use super::process::{Start, node};
 use super::world::{Common, World};
 use super::{cluster, common, describe, ids, settle, start_all};
 use std::collections::BTreeSet;
@@ -77,5 +78,29 @@ fn a_founding_that_decided_nothing_gives_way_to_a_running_cluster() {
         world.heal();
         let after = settle(&mut world);
         assert_eq!((ids(&after), after.lineage), (vec![1, 2, 3], running), "seed {seed}");
+    }
+}
+
+/// Node 4 is cut off. The others go on, take node 5 in, and die while that is cut off in turn. New starts of them account for all
+/// that node 4 knows of, so it goes on with them; node 5 holds a history with which they share the past only.
+#[test]
+fn who_goes_on_with_new_starts_of_the_others_and_a_member_of_a_later_view_find_each_other() {
+    for seed in 0..30 {
+        let (mut world, started) = cluster(seed, 4, common(4));
+        world.cut(&[4]);
+        world.run(3_000);
+        let fifth = world.start(Start { join: true, ..node(5) });
+        world.known.insert(world.processes[fifth].address);
+        world.run(4_000);
+        assert_eq!(world.processes[fifth].coordinator.as_ref().map(ids), Some(vec![1, 2, 3, 5]), "seed {seed}");
+        started[..3].iter().for_each(|killed| world.end(*killed, false));
+        world.cut(&[5]);
+        start_all(&mut world, &[1, 2, 3]);
+        world.run(8_000);
+        let (one, other) = [started[3], fifth].map(|index| world.processes[index].coordinator.clone().unwrap()).into();
+        assert_eq!(ids(&one), [1, 2, 3, 4], "seed {seed}: {}", describe(&world));
+        assert_ne!(one.lineage, other.lineage, "seed {seed}: no round is decided twice in one history");
+        world.heal();
+        assert_eq!(ids(&settle(&mut world)), [1, 2, 3, 4, 5], "seed {seed}");
     }
 }

@@ -3,7 +3,7 @@
 
 use super::process::{At, Process};
 use super::world::{Event, MS, World};
-use crate::ident::{Epoch, Lineage, NodeId};
+use crate::ident::{Epoch, Lineage, NodeId, Round};
 use crate::membership::In;
 use crate::view::{Member, View};
 use xxhash_rust::xxh3::xxh3_128;
@@ -84,7 +84,8 @@ impl World {
         let Ok(view) = at.view.succeeded_by(epoch, members) else { return };
         assert!(view.size() <= self.common.max_nodes, "more members than there may be");
         let quorum = at.view.is_quorum(participants.iter().map(|index| self.processes[*index].id));
-        let lineage = if quorum || !self.common.survivors { at.lineage } else { fork(at, &view) };
+        let founding = at.round == Round::FOUNDING && !self.common.survivors;
+        let lineage = if quorum || founding { at.lineage } else { fork(at, &view) };
         // What an earlier leader decided is what its successor is bound to.
         let view = self.decided.entry((lineage, at.round)).or_insert(view).clone();
         let joiners: Vec<Member> = joiners.into_iter().filter(|joiner| view.members().contains(joiner)).collect();
