@@ -277,7 +277,8 @@ fn settings(context: &NodeContext) -> Settings {
         copies_buffers: (node.joiner_buffers == JoinerBuffers::Copy).then_some(node.algorithm.buffers),
         quorum: node.quorum,
         on_momentum_loss: node.on_momentum_loss,
-        grace: NodeContext::span(node.grace),
+        // A round must still be made without a straggler.
+        grace: NodeContext::span(node.grace.min(node.round_timeout / 2)),
         round_timeout: NodeContext::span(node.round_timeout),
     }
 }

@@ -249,7 +249,7 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         true,
-        "how long a round waits for a live straggler before it closes without its contribution"
+        "how long a round waits for a live straggler before it closes without its contribution; half of round_timeout_ms at most"
     ),
     key!(
         on_momentum_loss,
