@@ -110,7 +110,9 @@ pub enum SynchronizeError {
 }
 
 /// Why `step` failed. Tensors, step counter, anchor and momentum are unchanged. After a refused value mend it and call `step`
-/// again; after a failed exchange leave, because with a fixed view no further one can succeed.
+/// again. Nodes that die, leave or come are no error: the round is decided by those that are left, or waits for a quorum. An
+/// exchange that failed ended this node's part in the run (other nodes run another script, momentum was lost and may not be, a
+/// round took too long): see its text, leave, and start the node again, which joins the others.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum StepError {
     /// The nodes could not exchange.

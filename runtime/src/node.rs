@@ -3,10 +3,12 @@
 
 use crate::admin::{Endpoint, Report, report};
 use crate::transport::quic;
+use crate::worker::block_on;
 use ractor::ActorRef;
 use slowmo_actors::buffers::Pool;
 use slowmo_actors::context::NodeContext;
 use slowmo_actors::context::NodeSettings;
+use slowmo_actors::coordinator::{CoordinatorMessage, Inspection};
 use slowmo_actors::membership::MembershipMessage;
 use slowmo_actors::node_supervisor::NodeSupervisorMessage;
 use slowmo_actors::ports::device::{Collective, Device};
@@ -60,6 +62,13 @@ impl Node {
 
     pub(crate) fn status(&self) -> Report {
         report(&self.context)
+    }
+
+    /// Waits for the coordinator's answer, from a plain thread.
+    pub(crate) fn inspect(&self) -> Option<Inspection> {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        self.context.actors.tell_coordinator(CoordinatorMessage::Inspect(reply));
+        block_on(answer).ok()
     }
 
     pub(crate) fn id(&self) -> NodeId {

@@ -15,11 +15,12 @@ use crate::worker::{Session, Worker};
 use ractor::Actor;
 use slowmo_actors::buffers::Pool;
 use slowmo_actors::context::{Actors, MAILBOX_CREDITS_MAX, NodeContext, NodeSettings};
-use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor};
+use slowmo_actors::coordinator::Inspection;
+use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor, NodeSupervisorMessage};
 use slowmo_actors::ports::clock::TokioClock;
 use slowmo_actors::ports::device::Device;
 use slowmo_actors::ports::discovery::Discovery;
-use slowmo_actors::ports::transport::{Traffic, Transport, TransportEvent};
+use slowmo_actors::ports::transport::{LocalPeer, Traffic, Transport, TransportEvent};
 use slowmo_actors::status::StatusBoard;
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
@@ -119,6 +120,12 @@ impl Runtime {
         self.node.status()
     }
 
+    /// What this node's coordinator holds: for tests. `None` if the node has stopped.
+    #[must_use]
+    pub fn inspect(&self) -> Option<Inspection> {
+        self.node.inspect()
+    }
+
     /// What can be set to go wrong on this node's network; `None` unless it was built [`RuntimeBuilder::faulty`].
     #[must_use]
     pub fn faults(&self) -> Option<&Faults> {
@@ -147,7 +154,7 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Lets [`Runtime::faults`] cut, delay and throttle what this node sends: for tests.
+    /// Lets [`Runtime::faults`] cut, delay and throttle what this node sends, watch it, and end the node at once: for tests.
     #[must_use]
     pub fn faulty(mut self) -> Self {
         self.faulty = true;
@@ -186,8 +193,9 @@ impl RuntimeBuilder {
     async fn build(self) -> Result<(Parts, Option<Faults>), SpawnError> {
         let Self { config, network, faulty } = self;
         let me = (NodeId(config.node_id.map_or_else(random_id, Ok)?), Incarnation(now_micros()));
+        let hub = network.as_ref().map(|network| network.hub.clone());
         let Connected { cluster, mut transport, mut events, discovery } = connect(&config, network, me)?;
-        let mut faults = None;
+        let mut faults: Option<Faults> = None;
         if faulty {
             let silent_after = Duration::from_millis(config.idle_timeout_ms);
             let (wrapped, wrapped_events, switches) = faulty::wrap(transport, events, silent_after);
@@ -210,14 +218,27 @@ impl RuntimeBuilder {
         let arguments = NodeArguments { context: Arc::clone(&context), events, workers: Arc::clone(&workers) };
         let (supervisor, _) = Actor::spawn(None, NodeSupervisor, arguments).await.map_err(|error| SpawnError::System(error.to_string()))?;
         let workers = workers.get().cloned().unwrap_or_default();
+        if let Some(faults) = &faults {
+            tokio::spawn(die(faults.clone(), hub.map(|hub| (hub, context.transport.local())), supervisor.clone()));
+        }
         Ok(((context, collective, supervisor, workers), faults))
     }
+}
+
+/// A node that crashes is gone from its hub, and whoever waits in it is told that it has stopped.
+async fn die(faults: Faults, seat: Option<(MemoryHub, LocalPeer)>, supervisor: ractor::ActorRef<NodeSupervisorMessage>) {
+    faults.crashed().await;
+    if let Some((hub, node)) = seat {
+        hub.vanish(node);
+    }
+    // It may have stopped already.
+    _ = supervisor.cast(NodeSupervisorMessage::Stop);
 }
 
 type Parts = (
     Arc<NodeContext>,
     Arc<SharedMemory>,
-    ractor::ActorRef<slowmo_actors::node_supervisor::NodeSupervisorMessage>,
+    ractor::ActorRef<NodeSupervisorMessage>,
     Vec<ractor::ActorRef<slowmo_actors::worker::WorkerMessage>>,
 );
 

@@ -171,6 +171,14 @@ impl<M: Motion> Proposer<M> {
         (motion.is_inherited() || (!given_up && motion.voters().iter().all(accepted))).then_some(motion)
     }
 
+    /// Whether somebody accepted another motion, under a lower ballot, than the one that [`Self::bound_to`] judges. Where every
+    /// proposer asked a quorum, that one was refuted before the higher one was proposed.
+    #[must_use]
+    pub fn overshadows(&self) -> bool {
+        let ballots = || self.promised.values().flatten().map(|(ballot, _)| *ballot);
+        ballots().min() != ballots().max()
+    }
+
     /// Fixes what is proposed; the first call counts.
     pub fn propose(&mut self, motion: M) -> &M {
         self.proposal.get_or_insert(motion)

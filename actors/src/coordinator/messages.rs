@@ -4,13 +4,15 @@ use super::shards::{OwnPart, ShardState};
 use crate::buffers::{Assembled, Frozen};
 use crate::context::Credit;
 use crate::streams::Arrived;
-use slowmo_protocol::coordinator::{Attempt, Terms};
+use slowmo_protocol::coordinator::{Attempt, Outcome, Terms};
 use slowmo_protocol::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId};
 use slowmo_protocol::membership::FoundingError;
 use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::sampler::Progress;
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{Header, Message};
+use std::ops::Range;
+use tokio::sync::oneshot;
 
 /// Messages to the coordinator.
 pub enum CoordinatorMessage {
@@ -55,6 +57,8 @@ pub enum CoordinatorMessage {
     },
     /// The others went on without this node.
     Resign,
+    /// Somebody wants to see what the coordinator holds; the answer comes between two of its rounds' steps.
+    Inspect(oneshot::Sender<Inspection>),
     /// A deadline passed.
     Tick,
 }
@@ -75,6 +79,19 @@ pub struct ContributeMessage {
     pub donation: Option<Frozen>,
     /// Which samples were left when the round began.
     pub samples: Option<Progress>,
+}
+
+/// What a coordinator holds and expects: for tests, which compare it with one process's arithmetic.
+#[derive(Clone, Debug, Default)]
+pub struct Inspection {
+    /// The outcome that was decided last; `None` before the founding, and while the node is no member.
+    pub outcome: Option<Outcome>,
+    /// Anchor and momentum of each held shard; no momentum is zero momentum.
+    pub states: Vec<(Range<usize>, Vec<f32>, Vec<f32>)>,
+    /// Nodes that are ready to be admitted, ascending.
+    pub joiners: Vec<NodeId>,
+    /// Members that leave, ascending.
+    pub leaving: Vec<NodeId>,
 }
 
 /// What the data movements of a round report.

@@ -6,7 +6,7 @@ mod round;
 mod shards;
 mod transfer;
 
-pub use messages::{ContributeMessage, CoordinatorMessage, DataEvent};
+pub use messages::{ContributeMessage, CoordinatorMessage, DataEvent, Inspection};
 pub use reduce::PUBLISH_WINDOW_CHUNKS;
 pub use shards::{OwnPart, ShardState};
 pub use transfer::CONNECT_WAIT_MAX;
@@ -87,6 +87,8 @@ impl Actor for CoordinatorActor {
             CoordinatorMessage::Joiners { epoch, members } => state.feed(In::Joiners { epoch, members }),
             CoordinatorMessage::Leaving { node, incarnation, contributes } => state.feed(In::Leaving { node, incarnation, contributes }),
             CoordinatorMessage::Resign => state.resign(),
+            // Whoever asked may have gone.
+            CoordinatorMessage::Inspect(reply) => _ = reply.send(state.inspect()),
             CoordinatorMessage::Tick => {
                 state.timer.disarm();
                 state.feed(In::Tick);
@@ -130,6 +132,14 @@ impl CoordinatorState {
         self.contributed = Some(Contributed { weight, frozen, donation });
         let copies = self.context.settings.joiner_buffers == JoinerBuffers::Copy;
         self.feed(In::Contribute { round, terms, samples, buffers: if copies { model.optimizer } else { 0 } });
+    }
+
+    fn inspect(&self) -> Inspection {
+        let outcome = self.machine.last_outcome().cloned();
+        let (joiners, leaving) = (self.machine.joiners().collect(), self.machine.leaving().collect());
+        let layout = self.machine.state_layout();
+        let states = layout.map(|layout| self.states.copies(&layout, self.model_parameters)).unwrap_or_default();
+        Inspection { outcome, states, joiners, leaving }
     }
 
     fn resign(&mut self) {

@@ -53,6 +53,16 @@ impl ShardStates {
         }
     }
 
+    /// Copies of anchor and momentum of every held shard, with its elements.
+    #[must_use]
+    pub fn copies(&self, layout: &Layout, parameters: usize) -> Vec<(Range<usize>, Vec<f32>, Vec<f32>)> {
+        let flat = |part: &Assembled| part.pieces().flat_map(|(_, chunk)| chunk.values().iter().copied()).collect();
+        let copy = |(shard, state): (&ShardId, &ShardState)| {
+            (parameters_of(layout, *shard, parameters), flat(&state.anchor), flat(&state.momentum))
+        };
+        self.states.iter().map(copy).collect()
+    }
+
     /// Forgets everything: the node belongs to no view any more.
     pub fn clear(&mut self) {
         self.states.clear();

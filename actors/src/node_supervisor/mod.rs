@@ -1,5 +1,5 @@
 //! The node supervisor actor: one per process. Spawns the other actors, routes what the network brings to them, and stops the
-//! node when one of them fails (their state cannot be rebuilt from outside while the view is fixed).
+//! node when one of them fails (their state cannot be rebuilt from outside; a new start of the node joins the others).
 
 mod router;
 

@@ -14,6 +14,7 @@ mod large;
 mod leaving;
 mod lost_peers;
 mod mixed_schedules;
+mod phases;
 mod rounds;
 mod special_cases;
 mod support;

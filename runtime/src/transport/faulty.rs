@@ -1,29 +1,32 @@
-//! A transport whose network misbehaves on command: cut, delay and throttle what this node sends to a peer.
+//! A transport whose network misbehaves on command: cut, delay and throttle what this node sends to a peer, or end the node at
+//! once when it is about to send something.
 //!
 //! Touches only the transport that it wraps. Faults act on one direction; set them at both ends to act on both. Like a real
 //! network under QUIC, a cut loses datagrams and holds back the rest, and after a while the peer is found silent.
 
+mod crash;
 mod lane;
 mod line;
+mod sender;
 
 use crate::transport::sessions::lock;
 use async_trait::async_trait;
 use bytes::Bytes;
+use crash::{Crash, MortalReceiver, MortalSender};
+pub use crash::{Fate, Sending, Watcher};
 use lane::Lane;
 use line::Line;
+use sender::FaultySender;
 use slowmo_actors::ports::transport::{
     BulkError, BulkSender, DownReason, LocalPeer, SendError, TRANSPORT_EVENTS_MAX, Traffic, Transport, TransportEvent,
 };
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::wire::CONTROL_FRAME_BYTES_MAX;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc;
-
-/// Largest part of a chunk that is sent at once to a peer under a fault, so that throttling is smooth.
-const PART_BYTES_MAX: usize = 16 << 10;
 
 /// What is wrong on the way to one peer. The default is nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +57,7 @@ struct Shared {
     lanes: Mutex<BTreeMap<NodeId, Lane>>,
     /// Peers that were disconnected here because a cut lasted too long.
     silenced: Mutex<BTreeSet<NodeId>>,
+    crash: Arc<Crash>,
 }
 
 struct FaultyTransport {
@@ -72,7 +76,8 @@ pub fn wrap(
     let runtime = tokio::runtime::Handle::current();
     let weak = Arc::downgrade(&inner);
     let uplink = Arc::new(Line::new(None));
-    let shared = Arc::new(Shared { inner: weak, runtime, silent_after, uplink, lanes: Mutex::default(), silenced: Mutex::default() });
+    let (lanes, silenced, crash) = (Mutex::default(), Mutex::default(), Arc::default());
+    let shared = Arc::new(Shared { inner: weak, runtime, silent_after, uplink, lanes, silenced, crash });
     shared.runtime.spawn(forward(Arc::downgrade(&shared), events, sender));
     (Arc::new(FaultyTransport { inner, shared: shared.clone() }), receiver, Faults { shared })
 }
@@ -92,7 +97,29 @@ impl Faults {
         self.shared.uplink.set_rate(bytes_per_second);
     }
 
-    /// Everything works again.
+    /// Lets `watcher` see everything but datagrams that this node sends from now on, before it is sent. A watcher may set faults
+    /// and make other nodes crash.
+    pub fn watch(&self, watcher: Watcher) {
+        self.shared.crash.watch(watcher);
+    }
+
+    /// Ends the node at once, as if its process were killed: see [`Fate::Crashes`].
+    pub fn crash(&self) {
+        self.shared.crash.crash();
+    }
+
+    /// Whether the node has crashed.
+    #[must_use]
+    pub fn has_crashed(&self) -> bool {
+        self.shared.crash.has_crashed()
+    }
+
+    /// Waits until the node has crashed.
+    pub async fn crashed(&self) {
+        self.shared.crash.crashed().await;
+    }
+
+    /// Everything works again, but for a node that has crashed.
     pub fn heal(&self) {
         self.throttle(None);
         for lane in lock(&self.shared.lanes).values() {
@@ -121,6 +148,11 @@ async fn forward(shared: Weak<Shared>, mut events: mpsc::Receiver<TransportEvent
                 *reason = DownReason::Silent(shared.silent_after);
             }
         }
+        let passed = match shared.upgrade() {
+            Some(shared) => shared.receive(event),
+            None => Some(event),
+        };
+        let Some(event) = passed else { continue };
         if sender.send(event).await.is_err() {
             return;
         }
@@ -132,6 +164,13 @@ impl Shared {
         let mut lanes = lock(&self.lanes);
         lanes.entry(to).or_insert_with(|| Lane::new(to, self.inner.clone(), self.uplink.clone(), &self.runtime)).clone()
     }
+
+    /// What a node that has not crashed gets of an event.
+    fn receive(&self, event: TransportEvent) -> Option<TransportEvent> {
+        let TransportEvent::Bulk { from, header, stream } = event else { return (!self.crash.has_crashed()).then_some(event) };
+        let stream = Box::new(MortalReceiver::new(stream, self.crash.clone()));
+        (!self.crash.has_crashed()).then_some(TransportEvent::Bulk { from, header, stream })
+    }
 }
 
 #[async_trait]
@@ -141,12 +180,17 @@ impl Transport for FaultyTransport {
     }
 
     fn connect(&self, address: SocketAddr, give_up_after: Duration) {
-        self.inner.connect(address, give_up_after);
+        if !self.shared.crash.has_crashed() {
+            self.inner.connect(address, give_up_after);
+        }
     }
 
     fn send_control(&self, to: NodeId, frame: Bytes) -> Result<(), SendError> {
         if frame.len() > CONTROL_FRAME_BYTES_MAX {
             return Err(SendError::TooLarge { length: frame.len(), bound: CONTROL_FRAME_BYTES_MAX });
+        }
+        if !self.shared.crash.passes(to, &frame) {
+            return Ok(());
         }
         let lane = self.shared.lane(to);
         if lane.is_clear() { self.inner.send_control(to, frame) } else { lane.queue(frame) }
@@ -154,6 +198,9 @@ impl Transport for FaultyTransport {
 
     fn send_datagram(&self, to: NodeId, datagram: Bytes) -> Result<(), SendError> {
         let lane = self.shared.lane(to);
+        if self.shared.crash.has_crashed() {
+            return Ok(());
+        }
         if lane.is_untouched() {
             return self.inner.send_datagram(to, datagram);
         }
@@ -169,14 +216,18 @@ impl Transport for FaultyTransport {
     }
 
     async fn open_bulk(&self, to: NodeId, header: Bytes) -> Result<Box<dyn BulkSender>, BulkError> {
-        let lane = self.shared.lane(to);
+        let (lane, crash) = (self.shared.lane(to), &self.shared.crash);
+        let watched = crash.watched(&header);
+        crash.pass(to, watched.as_ref().map(Sending::Opens)).await;
         lane.wait(header.len()).await;
         let inner = self.inner.open_bulk(to, header).await?;
-        Ok(Box::new(FaultySender { inner, lane }))
+        Ok(Box::new(FaultySender::new(MortalSender::new(inner, to, watched, crash.clone()), lane)))
     }
 
     fn disconnect(&self, node: NodeId, reason: &str) {
-        self.inner.disconnect(node, reason);
+        if !self.shared.crash.has_crashed() {
+            self.inner.disconnect(node, reason);
+        }
     }
 
     fn heard(&self, node: NodeId) -> u64 {
@@ -199,53 +250,13 @@ impl Transport for FaultyTransport {
     }
 
     async fn close(&self) {
-        let lanes: Vec<Lane> = lock(&self.shared.lanes).values().cloned().collect();
+        let held = |lanes: &BTreeMap<NodeId, Lane>| lanes.values().cloned().collect::<Vec<_>>();
+        // A node that crashed is kept until nobody minds that its peers hear of its end.
+        let lanes = if self.shared.crash.has_crashed() { Vec::new() } else { held(&lock(&self.shared.lanes)) };
         for lane in lanes {
             lane.drained().await;
         }
         self.inner.close().await;
-    }
-}
-
-struct FaultySender {
-    inner: Box<dyn BulkSender>,
-    lane: Lane,
-}
-
-#[async_trait]
-impl BulkSender for FaultySender {
-    async fn send(&mut self, mut chunk: Bytes) -> Result<(), BulkError> {
-        if self.lane.is_untouched() {
-            return self.inner.send(chunk).await;
-        }
-        // As much as has room is in the queue at once, so that bulk keeps it full.
-        let mut under_way = VecDeque::new();
-        while !chunk.is_empty() || !under_way.is_empty() {
-            let part_bytes = chunk.len().min(PART_BYTES_MAX);
-            if !chunk.is_empty()
-                && let Some(passed) = self.lane.try_enter(part_bytes)
-            {
-                under_way.push_back((passed, chunk.split_to(part_bytes)));
-                continue;
-            }
-            match under_way.pop_front() {
-                Some((passed, part)) => {
-                    self.lane.arrive(passed).await;
-                    self.inner.send(part).await?;
-                }
-                None => self.lane.arrive(self.lane.room_at()).await,
-            }
-        }
-        Ok(())
-    }
-
-    async fn finish(self: Box<Self>) -> Result<(), BulkError> {
-        self.lane.passable().await;
-        self.inner.finish().await
-    }
-
-    fn reset(self: Box<Self>) {
-        self.inner.reset();
     }
 }
 

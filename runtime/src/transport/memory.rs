@@ -94,6 +94,14 @@ impl MemoryHub {
         (Arc::new(MemoryTransport { node }), receiver)
     }
 
+    /// Lets nobody find this start of a node any more, as if its process were gone; its connections stay, silent.
+    pub(crate) fn vanish(&self, node: LocalPeer) {
+        let mut nodes = lock(&self.nodes);
+        if nodes.get(&node.address).is_some_and(|there| there.local == node) {
+            nodes.remove(&node.address);
+        }
+    }
+
     fn find(&self, address: SocketAddr) -> Option<Arc<Node>> {
         lock(&self.nodes).get(&address).cloned()
     }

@@ -11,7 +11,7 @@ pub(crate) use session::Session;
 
 use crate::ElasticSampler;
 use crate::error::{GradientError, LeaveError, StepError, SynchronizeError};
-use block::block_on;
+pub(crate) use block::block_on;
 use slowmo_actors::ports::device::Tensors;
 
 /// One device's handle, used from its training thread with blocking calls. Dropping it without [`Worker::leave`] tells the
@@ -38,12 +38,12 @@ impl Worker {
         }
     }
 
-    /// Waits for the founding nodes and replaces `parameters` by the lowest id's. Call it once, before the first step, on every
-    /// worker.
+    /// Waits for the founding nodes and replaces `parameters` by the lowest id's; or, where a cluster trains already, joins it
+    /// with its next round and takes over its parameters and its step. Call it once, before the first step, on every worker.
     ///
     /// # Errors
-    /// Unreachable peer, different configuration or parameter count (both nodes named), a value that is not finite. `parameters`
-    /// are unchanged.
+    /// Unreachable peer, different configuration or parameter count (both nodes named), a cluster that refuses this node, a value
+    /// that is not finite. `parameters` are unchanged.
     pub fn synchronize<P: Tensors + ?Sized>(&mut self, parameters: &mut P) -> Result<Synchronized, SynchronizeError> {
         self.synchronize_with(parameters, Buffers { optimizer: &mut (), model: &mut () })
     }
@@ -66,8 +66,8 @@ impl Worker {
     /// after every backward pass, on every worker. Sums in ascending worker and node id: the same bits everywhere.
     ///
     /// # Errors
-    /// A worker or node is gone, lengths differ. The gradients are unchanged, or the node's mean where only the mean over all
-    /// nodes failed.
+    /// A worker of this node is gone, lengths differ, or this node was passed over and takes new parameters at its next step. The
+    /// gradients are unchanged, or the node's mean where only the mean over all nodes failed.
     pub fn average_gradients<G: Tensors + ?Sized>(&mut self, mut gradients: &mut G) -> Result<(), GradientError> {
         let session = self.session.as_mut().ok_or(slowmo_actors::ExchangeError::Stopped)?;
         match session.begin_gradients(&mut gradients)? {
@@ -80,9 +80,15 @@ impl Worker {
     /// every optimizer step, also one that was skipped. `learning_rate` is `γ`, the inner optimizer's rate at this moment.
     /// Costs well under 20 µs when nothing is due.
     ///
+    /// Nodes may die, leave, join and lag meanwhile: a round is decided by those that are there, and says who they were
+    /// ([`StepReport::contributors`], [`StepReport::nodes`]). Without a quorum it waits until enough nodes are back; the node's
+    /// status says for whom. A node that was passed over gets the others' parameters and step ([`StepReport::caught_up`]), one
+    /// that drains is told when it has handed over ([`StepReport::drained`]).
+    ///
     /// # Errors
     /// A value that is not finite (named by tensor), a learning rate that cannot be divided by, another number of values than
-    /// at `synchronize`, a peer lost. Nothing is changed, also not the step counter.
+    /// at `synchronize`, an exchange that cannot go on with this node (see [`StepError`]). Nothing is changed, also not the step
+    /// counter.
     pub fn step<P: Tensors + ?Sized>(&mut self, parameters: &mut P, learning_rate: f32) -> Result<StepReport, StepError> {
         self.step_with(parameters, Buffers { optimizer: &mut (), model: &mut () }, learning_rate)
     }

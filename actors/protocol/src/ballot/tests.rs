@@ -332,3 +332,13 @@ impl Network {
         }
     }
 }
+
+#[test]
+fn an_acceptance_below_the_highest_one_is_overshadowed() {
+    let report = |counter| Some((ballot(counter, 1), vote(counter, &[1, 2, 3], false)));
+    let mut proposer = Proposer::new(ballot(9, 4));
+    for (voter, accepted, overshadows) in [(4, None, false), (5, report(2), false), (6, report(2), false), (3, report(1), true)] {
+        proposer.promise(NodeId(voter), Promise { ballot: ballot(9, 4), accepted });
+        assert_eq!(proposer.overshadows(), overshadows, "after node {voter}");
+    }
+}

@@ -9,10 +9,12 @@
 //! | `leading` | the leader's rules: take-over, whom to wait for, what to propose, when it is decided |
 //! | `voting` | a member's rules: frames, promises, acceptance, decisions |
 //! | `lives` | who of the view lives, and whether those are enough |
+//! | `inspection` | what may be asked about it from outside |
 //! | `joining` | the rules of a node that is no member yet |
 
 mod early;
 mod history;
+mod inspection;
 mod joining;
 mod leading;
 mod lives;
@@ -32,6 +34,7 @@ use crate::wire::{Contributed, Message};
 use early::Early;
 pub use early::{EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX};
 use history::{History, Maps};
+use joining::SlowJoiners;
 use open::Open;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,6 +60,7 @@ pub struct Coordinator {
     mine: Option<Contributed>,
     dead: BTreeSet<(NodeId, Incarnation)>,
     joiners: BTreeMap<NodeId, Member>,
+    slow_joiners: SlowJoiners,
     leaving: BTreeMap<NodeId, (Incarnation, bool)>,
     early: Early,
     waiting: Option<String>,
@@ -203,6 +207,7 @@ impl Coordinator {
             mine: None,
             dead: BTreeSet::new(),
             joiners: BTreeMap::new(),
+            slow_joiners: SlowJoiners::default(),
             leaving: BTreeMap::new(),
             early: Early::default(),
             waiting: None,
@@ -345,11 +350,11 @@ impl Coordinator {
 
     fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let (enough, grace) = (self.alive_are_enough(), self.settings.grace);
+        self.pass_slow_joiners_over(now);
         let Some(current) = &mut self.current else { return };
         current.follow_until.take_if(|until| now >= *until);
         current.promise_by.take_if(|until| now >= *until);
         current.grace_over |= current.begun.is_some_and(|begun| now >= begun.after(grace));
-        current.joiners_over |= current.joiners_by.take_if(|until| now >= *until).is_some();
         let ballot = current.ballot();
         let broken = current.open.as_mut().and_then(|open| {
             let of_this = open.plan.attempt.ballot == ballot;

@@ -3,8 +3,9 @@
 //!
 //! A founding that is not decided is given up without loss. Of two that share nodes the one with the lower lowest id is
 //! preferred: its members change over to it as the founding members that they are, the others join. A decided history is given
-//! up only if it went on without this node, or where survivors decide. Two that were founded apart and decided rounds under a
-//! majority stay apart: nobody's training is thrown away unasked, and both sides say so by name.
+//! up only if it went on without this node, or for one of the same origin that has more rounds: where survivors decide, or where
+//! one of a majority went on with new starts of the others. Two that were founded apart and decided rounds under a majority stay
+//! apart: nobody's training is thrown away unasked, and both sides say so by name.
 
 use super::{Effect, Membership};
 use crate::ident::{Lineage, NodeId, Round};
@@ -93,13 +94,13 @@ impl Membership {
     /// person has to know.
     fn tell_of_another_cluster(&mut self, ours: &Standing, theirs: &Standing, header: &Header, out: &mut Outbox<Effect>) {
         let apart = ours.lineage != theirs.lineage && ours.round > Round::FOUNDING && theirs.round > Round::FOUNDING;
-        if apart && !self.settings.survivors && self.life.is_another_cluster(theirs.lineage) {
+        if apart && !self.may_heal(ours, theirs) && self.life.is_another_cluster(theirs.lineage) {
             out.push(Effect::OtherCluster { node: header.sender, lineage: theirs.lineage, round: theirs.round });
         }
     }
 
     /// Whether our standing is void beside theirs: the same history went on without this node; our founding is not decided, and
-    /// theirs is, or shares nodes with ours and is better; or, where survivors decide, their history has more rounds.
+    /// theirs is, or shares nodes with ours and is better; or, one of the same origin, their history has more rounds.
     fn gives_way(&self, ours: &Standing, sender: NodeId, theirs: &Standing) -> bool {
         let without_me = !self.counts_on_me(&theirs.view);
         if ours.lineage == theirs.lineage {
@@ -111,7 +112,13 @@ impl Membership {
         }
         // What their last round made of ours may be on its way here.
         let follows = !without_me && theirs.round == ours.round.next();
-        !follows && self.settings.survivors && is_preferred(theirs, ours)
+        !follows && self.may_heal(ours, theirs) && is_preferred(theirs, ours)
+    }
+
+    /// Whether one of two decided histories gives way to the other: among survivors, and if both come from one founding. What was
+    /// founded apart has no ids in common; what parted has, if not the same starts of them.
+    fn may_heal(&self, ours: &Standing, theirs: &Standing) -> bool {
+        self.settings.survivors || ours.view.ids().any(|id| theirs.view.contains(id))
     }
 
     /// Whether the sender gives way once it hears of our standing.
@@ -121,7 +128,7 @@ impl Membership {
             return lacks && ours.round > theirs.round;
         }
         // As long as two sides disagree on who gives way, they go on telling each other.
-        (self.settings.survivors || theirs.round == Round::FOUNDING) && is_preferred(ours, theirs)
+        (theirs.round == Round::FOUNDING || self.may_heal(ours, theirs)) && is_preferred(ours, theirs)
     }
 
     /// Whether a member of our view stands in another history, so that ours is as good as without it.

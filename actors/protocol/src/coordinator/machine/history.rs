@@ -126,7 +126,8 @@ impl Coordinator {
         let waits = self.current.as_ref().is_some_and(|current| !current.joiners_over);
         if terms.carries_parameters() && terms.kind != RoundKind::Found && waits {
             let room = MEMBERS_MAX.saturating_sub(members.len());
-            let new = self.joiners.values().filter(|joiner| !participants.contains(&joiner.id) && !self.is_dead(joiner));
+            let slow = |joiner: &Member| self.slow_joiners.passes_over(joiner, history.round);
+            let new = self.joiners.values().filter(|joiner| !participants.contains(&joiner.id) && !self.is_dead(joiner) && !slow(joiner));
             members.extend(new.take(room).cloned());
         }
         if members.is_empty() {
@@ -172,10 +173,17 @@ impl Coordinator {
         self.current.as_ref()?.contributed.get(&node)?.samples.clone()
     }
 
-    /// The lineage goes on, unless fewer than a quorum decide: then the others may decide too, and these are two histories.
+    /// The lineage goes on where a quorum decides: no two quorums decide differently. Fewer may where survivors decide, and where all
+    /// the others died and came back holding nothing; but others than this view knows of may have gone on, and where they did, these
+    /// are two histories. So they are where survivors propose without having refuted all that was reported.
     fn lineage_after(&self, participants: &[NodeId]) -> Option<Lineage> {
         let history = self.history.as_ref()?;
-        if self.settings.quorum == Quorum::Majority || history.view.is_quorum(participants.iter().copied()) {
+        let leading = self.current.as_ref().and_then(|current| current.leading.as_ref());
+        let unrefuted = self.settings.quorum == Quorum::Survivors && leading.is_some_and(crate::ballot::Proposer::overshadows);
+        let quorum = history.view.is_quorum(participants.iter().copied()) && !unrefuted;
+        // Before the founding is decided there is no history to tell apart.
+        let founding = self.settings.quorum == Quorum::Majority && history.round == Round::FOUNDING;
+        if quorum || founding {
             return Some(history.lineage);
         }
         let mut bytes = history.lineage.0.to_le_bytes().to_vec();

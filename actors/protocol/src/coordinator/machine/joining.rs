@@ -4,11 +4,40 @@
 use super::history::History;
 use super::voting::is_member;
 use super::{Coordinator, Current};
+use crate::ballot::Proposer;
 use crate::coordinator::outcome::Proposal;
-use crate::view::View;
+use crate::ident::{Incarnation, NodeId, Round};
+use crate::time::{Instant, Span};
+use crate::view::{MEMBERS_MAX, Member, View};
 use crate::wire::Header;
+use std::collections::BTreeMap;
+
+/// For how many rounds a joiner that is too slow is passed over, at most.
+const ROUNDS_PASSED_OVER_MAX: u64 = 256;
 
 impl Coordinator {
+    /// How long members wait for the joiners of a proposal to hold what they must: as long as for a straggler, twice as long
+    /// each time that was too short, and no longer than the round can still be made without them.
+    pub(super) fn joiners_wait(&self, proposal: &Proposal, now: Instant) -> Span {
+        let timeout = self.settings.round_timeout;
+        let left = self.current.as_ref().and_then(|current| current.give_up).map_or(timeout, |until| until.since(now));
+        let times = proposal.joiners().map(|joiner| self.slow_joiners.times(joiner)).max().unwrap_or(0);
+        Span(self.settings.grace.0.saturating_mul(1 << times)).min(Span(left.0 / 2))
+    }
+
+    /// The wait for joiners is over: this round is made without those that hold nothing yet, and the next ones without them too.
+    pub(super) fn pass_slow_joiners_over(&mut self, now: Instant) {
+        let (Some(history), Some(current)) = (&self.history, &mut self.current) else { return };
+        if current.joiners_by.take_if(|until| now >= *until).is_none() {
+            return;
+        }
+        current.joiners_over = true;
+        let Some(proposal) = current.leading.as_ref().and_then(Proposer::proposal) else { return };
+        for joiner in proposal.joiners().filter(|joiner| !current.prepared.contains(&joiner.id)) {
+            self.slow_joiners.note(joiner, history.round);
+        }
+    }
+
     pub(super) fn admitted(&mut self, header: &Header, proposal: Proposal, view: View) {
         if !self.may_be_admitted(header, &proposal, &view) {
             return;
@@ -45,5 +74,30 @@ impl Coordinator {
         let asked = self.mine.is_some() || self.state_elements.is_some();
         let leads = header.sender == header.ballot.node && is_member(view, header) && header.epoch == view.epoch();
         admits && newer && asked && leads && header.lineage.is_decided() && header.round == proposal.outcome.round
+    }
+}
+
+/// Joiners that did not hold the model within the wait: how often, and from which round on they are taken along again. Each time
+/// the others waited in vain, so it is twice as many rounds until the next.
+#[derive(Clone, Debug, Default)]
+pub struct SlowJoiners(BTreeMap<(NodeId, Incarnation), (u32, Round)>);
+
+impl SlowJoiners {
+    fn note(&mut self, joiner: &Member, round: Round) {
+        self.0.retain(|_, (_, until)| round.0 < until.0 + ROUNDS_PASSED_OVER_MAX);
+        if self.0.len() < MEMBERS_MAX {
+            let (times, until) = self.0.entry((joiner.id, joiner.incarnation)).or_insert((0, round));
+            *until = Round(round.0 + 1 + (1 << *times).min(ROUNDS_PASSED_OVER_MAX));
+            *times = (*times + 1).min(ROUNDS_PASSED_OVER_MAX.ilog2());
+        }
+    }
+
+    fn times(&self, joiner: &Member) -> u32 {
+        self.0.get(&(joiner.id, joiner.incarnation)).map_or(0, |(times, _)| *times)
+    }
+
+    /// Whether a round is made without a joiner because it was too slow for an earlier one.
+    pub fn passes_over(&self, joiner: &Member, round: Round) -> bool {
+        self.0.get(&(joiner.id, joiner.incarnation)).is_some_and(|(_, until)| round < *until)
     }
 }

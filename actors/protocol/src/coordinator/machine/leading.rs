@@ -147,15 +147,13 @@ impl Coordinator {
     }
 
     fn propose(&mut self, proposal: Proposal, now: Instant, out: &mut Outbox<Effect>) {
-        let timeout = self.settings.round_timeout;
+        let joiners_by = now.after(self.joiners_wait(&proposal, now));
         let Some(current) = &mut self.current else { return };
         if let Some(leading) = &mut current.leading {
             leading.propose(proposal.clone());
         }
         if proposal.has_joiners() && !current.joiners_over {
-            // Half of the time that is left: the round must still be made without them.
-            let left = current.give_up.map_or(timeout, |until| until.since(now));
-            current.joiners_by.get_or_insert(now.after(Span(left.0 / 2)));
+            current.joiners_by.get_or_insert(joiners_by);
         }
         self.broadcast(proposal.participants.iter().copied(), &Message::Propose(proposal.clone()), out);
         if let Some(view) = self.history.as_ref().map(|history| history.view.clone()) {

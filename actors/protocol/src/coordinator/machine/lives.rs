@@ -58,8 +58,8 @@ impl Coordinator {
         if self.settings.quorum == Quorum::Survivors || history.view.is_quorum(group.iter().copied()) {
             return !group.is_empty();
         }
-        // A new start under a member's id proves that its predecessor is gone. If that accounts for everybody who is not here,
-        // there is no other side.
+        // A new start under a member's id proves that its predecessor is gone. If that accounts for everybody who is not here, those
+        // that are here go on, under a new lineage: members of a later view, which they know nothing of, may still hold more.
         let returned = |member: &Member| self.joiners.get(&member.id).is_some_and(|joiner| joiner.incarnation >= member.incarnation);
         let accounted = |member: &Member| group.contains(&member.id) || returned(member);
         !group.is_empty() && history.view.members().iter().all(accounted)

@@ -81,11 +81,12 @@ impl Coordinator {
         bounded && header.epoch == history.view.epoch() && (is_member(&history.view, header) || joins())
     }
 
-    /// A member that is one round behind missed the decision.
+    /// A member that is one round behind missed the decision, also one that left with it.
     fn answer_late(&self, header: &Header, message: &Message, out: &mut Outbox<Effect>) {
         let Some(Decided { outcome, place }) = self.history.as_ref().and_then(|history| history.last.as_ref()) else { return };
         let asks = !matches!(message, Message::Decide(_) | Message::Stale | Message::Abandon(_));
-        if asks && header.round == outcome.round && is_member(&outcome.view, header) {
+        let concerns = is_member(&outcome.view, header) || has_left_with(outcome, header.sender);
+        if asks && header.round == outcome.round && concerns {
             self.send_from(*place, header.sender, Message::Decide(outcome.clone()), out);
         }
     }
@@ -180,7 +181,8 @@ impl Coordinator {
         let Some(history) = &self.history else { return false };
         let Proposal { outcome, participants, inherited } = proposal;
         let ascending = |nodes: &[NodeId]| nodes.windows(2).all(|pair| pair[0] < pair[1]);
-        let lineage = outcome.lineage == history.lineage || self.settings.quorum == Quorum::Survivors;
+        let forks = || *inherited || !history.view.is_quorum(participants.iter().copied());
+        let lineage = outcome.lineage == history.lineage || self.settings.quorum == Quorum::Survivors || forks();
         let members = participants.iter().all(|node| history.view.contains(*node));
         // What an earlier ballot may have chosen stays as it was, whoever has died since.
         let takes_part = |node: &NodeId| participants.contains(node) || (*inherited && history.view.contains(*node));
@@ -325,6 +327,10 @@ impl Coordinator {
         }
         let watched = |id: &NodeId| stays(id) || self.joiners.contains_key(id);
         self.dead.retain(|(id, _)| watched(id));
+        if drained {
+            // It ends soon, and may be the only one left that the leader told.
+            outcome.view.ids().filter(|id| *id != me).for_each(|id| self.send(id, Message::Decide(outcome.clone()), out));
+        }
         let members = self.history.as_ref().map(|history| history.view.members().into()).unwrap_or_default();
         let next = History::after(outcome.clone(), place);
         self.current = (!drained).then(|| Current::new(me, &next.view));
@@ -357,7 +363,7 @@ impl Coordinator {
     /// What a peer that can be sent to again may have missed.
     pub(super) fn peer_up(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
         if let Some(Decided { outcome, place }) = self.history.as_ref().and_then(|history| history.last.as_ref())
-            && outcome.view.contains(node)
+            && (outcome.view.contains(node) || has_left_with(outcome, node))
         {
             self.send_from(*place, node, Message::Decide(outcome.clone()), out);
         }
@@ -374,6 +380,11 @@ impl Coordinator {
 /// Whether the header's sender is in the view, in the incarnation that the view has.
 pub(super) fn is_member(view: &View, header: &Header) -> bool {
     view.member(header.sender).is_some_and(|member| member.incarnation == header.incarnation)
+}
+
+/// Whether a node handed over in a round: who contributes and does not stay wanted to leave.
+fn has_left_with(outcome: &Outcome, node: NodeId) -> bool {
+    outcome.contributors.contains(&node) && !outcome.view.contains(node)
 }
 
 fn difference(one: NodeId, one_terms: Terms, other: NodeId, other_terms: Terms) -> RefusalReason {

@@ -1,0 +1,30 @@
+//! What may be asked about the machine from outside. Changes nothing.
+
+use super::Coordinator;
+use crate::coordinator::outcome::Outcome;
+use crate::ident::NodeId;
+use crate::shards::Layout;
+
+impl Coordinator {
+    /// What was decided last; `None` outside and before the founding.
+    #[must_use]
+    pub fn last_outcome(&self) -> Option<&Outcome> {
+        self.history.as_ref().and_then(|history| history.last.as_ref()).map(|decided| &decided.outcome)
+    }
+
+    /// How anchor and momentum are cut, once that is known.
+    #[must_use]
+    pub fn state_layout(&self) -> Option<Layout> {
+        self.state_elements.map(|elements| Layout::new(elements as usize))
+    }
+
+    /// Who is ready to be admitted, ascending.
+    pub fn joiners(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.joiners.keys().copied()
+    }
+
+    /// Which members leave, ascending.
+    pub fn leaving(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.leaving.keys().copied()
+    }
+}

@@ -1,0 +1,101 @@
+//! The phases of a round as one node goes through them: each thing that it is about to send.
+
+use slowmo::transport::faulty::Sending;
+use slowmo_protocol::ident::Round;
+use slowmo_protocol::wire::{Bulk, BulkHeader, Frame, Header, Message};
+
+/// What a bulk stream of a round carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stream {
+    Contribution,
+    Parameters,
+    State,
+}
+
+/// A kind of message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Leave,
+    Join,
+    Contribute,
+    Prepare,
+    Promise,
+    Propose,
+    Admit,
+    Prepared,
+    Decide,
+    Opens(Stream),
+    Values(Stream),
+    Ends(Stream),
+}
+
+/// Before the `nth` message of a kind (from 0) that belongs to a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    pub round: u64,
+    pub kind: Kind,
+    pub nth: usize,
+}
+
+/// What happens to a node at a point.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// It crashes.
+    Crash,
+    /// It and these nodes crash together.
+    CrashAll(Vec<u64>),
+    /// Nothing gets from it to anybody any more, nor back.
+    CutOff,
+}
+
+/// An act that waits for a node at a point.
+#[derive(Clone, Debug)]
+pub struct Trap {
+    pub node: u64,
+    pub point: Point,
+    pub act: Act,
+}
+
+impl Trap {
+    pub fn crash(node: u64, point: Point) -> Self {
+        Self { node, point, act: Act::Crash }
+    }
+}
+
+/// What is sent, and in which round; requests of the membership belong to round 0.
+pub fn classify(sending: Sending<'_>) -> Option<(Round, Kind)> {
+    let stream = |header: &BulkHeader| {
+        let BulkHeader::V1 { header, content } = header;
+        let stream = match content {
+            Bulk::Contribution(_) => Stream::Contribution,
+            Bulk::Parameters => Stream::Parameters,
+            Bulk::State => Stream::State,
+            // Buffers travel where joiners get a copy, which these cases do not ask for.
+            Bulk::Gossip { .. } | Bulk::Buffers => return None,
+        };
+        Some((header.round, stream))
+    };
+    let place = |header: &BulkHeader, kind: fn(Stream) -> Kind| stream(header).map(|(round, stream)| (round, kind(stream)));
+    match sending {
+        Sending::Control(Frame::V1 { header, message }) => control(header, message),
+        Sending::Opens(header) => place(header, Kind::Opens),
+        Sending::Values(header) => place(header, Kind::Values),
+        Sending::Ends(header) => place(header, Kind::Ends),
+    }
+}
+
+fn control(header: &Header, message: &Message) -> Option<(Round, Kind)> {
+    let kind = match message {
+        Message::Leave { .. } => Kind::Leave,
+        Message::Join => Kind::Join,
+        Message::Contribute(_) => Kind::Contribute,
+        Message::Prepare => Kind::Prepare,
+        Message::Promise { .. } => Kind::Promise,
+        Message::Propose(_) => Kind::Propose,
+        Message::Admit { .. } => Kind::Admit,
+        Message::Prepared => Kind::Prepared,
+        Message::Decide(_) => Kind::Decide,
+        _ => return None,
+    };
+    Some((header.round, kind))
+}

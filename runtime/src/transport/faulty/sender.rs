@@ -1,0 +1,61 @@
+//! The sending end of a bulk stream under faults.
+
+use super::crash::MortalSender;
+use super::lane::Lane;
+use async_trait::async_trait;
+use bytes::Bytes;
+use slowmo_actors::ports::transport::{BulkError, BulkSender};
+use std::collections::VecDeque;
+
+/// Largest part of a chunk that is sent at once to a peer under a fault, so that throttling is smooth.
+const PART_BYTES_MAX: usize = 16 << 10;
+
+/// Holds chunks back as its lane says, and ends with its node.
+pub(super) struct FaultySender {
+    inner: MortalSender,
+    lane: Lane,
+}
+
+impl FaultySender {
+    pub(super) fn new(inner: MortalSender, lane: Lane) -> Self {
+        Self { inner, lane }
+    }
+}
+
+#[async_trait]
+impl BulkSender for FaultySender {
+    async fn send(&mut self, mut chunk: Bytes) -> Result<(), BulkError> {
+        self.inner.pass().await;
+        if self.lane.is_untouched() {
+            return self.inner.send(chunk).await;
+        }
+        // As much as has room is in the queue at once, so that bulk keeps it full.
+        let mut under_way = VecDeque::new();
+        while !chunk.is_empty() || !under_way.is_empty() {
+            let part_bytes = chunk.len().min(PART_BYTES_MAX);
+            if !chunk.is_empty()
+                && let Some(passed) = self.lane.try_enter(part_bytes)
+            {
+                under_way.push_back((passed, chunk.split_to(part_bytes)));
+                continue;
+            }
+            match under_way.pop_front() {
+                Some((passed, part)) => {
+                    self.lane.arrive(passed).await;
+                    self.inner.send(part).await?;
+                }
+                None => self.lane.arrive(self.lane.room_at()).await,
+            }
+        }
+        Ok(())
+    }
+
+    async fn finish(self: Box<Self>) -> Result<(), BulkError> {
+        self.lane.passable().await;
+        self.inner.finish().await
+    }
+
+    fn reset(self: Box<Self>) {
+        drop(self);
+    }
+}
