@@ -377,17 +377,6 @@ impl Coordinator {
         self.stop(error, out);
     }
 
-    /// Whose data or decision is missing: data first, then what a leader or a member waits for.
-    fn missing(&self) -> BTreeSet<NodeId> {
-        let Some(current) = &self.current else { return BTreeSet::new() };
-        let data = current.open.as_ref().map(Open::missing).unwrap_or_default();
-        match &current.leading {
-            _ if !data.is_empty() => data,
-            Some(leading) if leading.proposal().is_some() => leading.missing().collect(),
-            _ => self.leader().into_iter().filter(|leader| *leader != self.me()).collect(),
-        }
-    }
-
     fn broadcast(&self, to: impl IntoIterator<Item = NodeId>, message: &Message, out: &mut Outbox<Effect>) {
         for to in to.into_iter().filter(|to| *to != self.me()) {
             self.send(to, message.clone(), out);

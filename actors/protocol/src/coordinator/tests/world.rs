@@ -93,6 +93,8 @@ pub struct World {
     lineage: Lineage,
     pub steps_max: u64,
     pub decided_at: BTreeMap<Round, u64>,
+    /// It is dropped while it runs only if a check fails.
+    running: bool,
 }
 
 impl World {
@@ -118,6 +120,7 @@ impl World {
             lineage: Lineage(77),
             steps_max: 40,
             decided_at: BTreeMap::new(),
+            running: false,
         };
         for id in ids {
             world.nodes.insert(NodeId(*id), Node::new(NodeId(*id), 1, schedule, replicas, quorum));
@@ -166,6 +169,7 @@ impl World {
     /// Runs until `until` or until nothing is left to happen.
     pub fn run(&mut self, until: u64) {
         let mut events = 0u64;
+        self.running = true;
         while let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 <= until) {
             let ((at, _), event) = entry.remove_entry();
             events += 1;
@@ -173,6 +177,7 @@ impl World {
             self.now = self.now.max(at);
             self.step(event);
         }
+        self.running = false;
     }
 
     pub fn is_up(&self, id: NodeId) -> bool {
@@ -346,7 +351,7 @@ impl World {
 impl Drop for World {
     /// What a failure in the middle of a run says nothing of.
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if self.running {
             eprintln!("seed {} failed at {} of the simulated time; SLOWMO_TRACE=1 prints how it got there", self.seed, self.now);
         }
     }
