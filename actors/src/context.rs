@@ -12,8 +12,9 @@ use crate::ports::transport::Transport;
 use crate::status::StatusBoard;
 use ractor::ActorRef;
 use slowmo_protocol::algorithm::Algorithm;
+use slowmo_protocol::ident::Lineage;
 use slowmo_protocol::machine::Identity;
-use slowmo_protocol::policy::{OnMomentumLoss, Quorum};
+use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
 use slowmo_protocol::time::Span;
 use slowmo_protocol::wire::Frame;
 use std::sync::{Arc, OnceLock};
@@ -40,8 +41,12 @@ pub struct NodeSettings {
     pub max_nodes: usize,
     /// Join a running cluster only.
     pub join: bool,
+    /// The model history whose state this node brings.
+    pub lineage: Option<Lineage>,
     /// Who may decide a round.
     pub quorum: Quorum,
+    /// What a joiner gets of the base optimizer's buffers.
+    pub joiner_buffers: JoinerBuffers,
     /// What happens when all holders of a shard are lost.
     pub on_momentum_loss: OnMomentumLoss,
     /// How long a round, or a gossip, waits for a live straggler.

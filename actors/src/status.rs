@@ -2,6 +2,7 @@
 
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step};
+use slowmo_protocol::time::Span;
 use slowmo_protocol::view::Member;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,12 +59,16 @@ pub struct NodeStatus {
     pub members_then: usize,
     /// Members alive when the last round was decided.
     pub alive_then: usize,
+    /// From the moment when all contributions of the last round were on their way until it was decided.
+    pub published: Span,
     /// Shards whose momentum restarted at zero since the founding.
     pub momentum_lost: u64,
     /// `‖x − x̄‖ / ‖x̄‖` of this node at its last contribution.
     pub disagreement: Option<f32>,
     /// Why no round is decided, and what would release it.
     pub waiting_for: Option<String>,
+    /// What keeps this node from being a member.
+    pub waiting_to_join: Option<String>,
     /// What happened last, oldest first; at most [`EVENTS_MAX`].
     pub events: VecDeque<Event>,
 }
@@ -87,19 +92,24 @@ impl StatusBoard {
         self.with(|status| status.clone())
     }
 
-    /// A round was decided; `disagreement` is known if this node contributed.
-    pub fn decided(&self, outcome: &Outcome, disagreement: Option<f32>) {
+    /// A round was decided, `published` after its publication began; `disagreement` is known if this node contributed.
+    pub fn decided(&self, outcome: &Outcome, disagreement: Option<f32>, published: Span) {
         self.with(|status| {
             let (before, after) = (ids(&status.members), ids(outcome.view.members()));
             after.difference(&before).for_each(|node| note(status, format!("{node} joined in {}", outcome.round)));
             before.difference(&after).for_each(|node| note(status, format!("{node} left the view in {}", outcome.round)));
+            // Whoever joined, or came back as a new start, lives; who is no member is of no interest.
+            let then = std::mem::take(&mut status.dead);
             status.members_then = if before.is_empty() { after.len() } else { before.len() };
-            status.alive_then = status.members_then - before.intersection(&status.dead).count();
+            status.alive_then = status.members_then - before.intersection(&then).count();
+            let stayed = |id: &NodeId| status.members.iter().any(|member| member.id == *id && outcome.view.members().contains(member));
+            status.dead = then.into_iter().filter(stayed).collect();
             status.members = outcome.view.members().to_vec();
             (status.lineage, status.epoch) = (outcome.lineage, outcome.view.epoch());
             (status.round, status.step) = (outcome.round.next(), outcome.terms.next_step());
             status.contributors.clone_from(&outcome.contributors);
             status.momentum_lost = outcome.momentum_lost;
+            status.published = published;
             status.disagreement = disagreement.or(status.disagreement);
             if matches!(status.standing, Standing::Founding | Standing::Joining) {
                 status.standing = Standing::Member;
@@ -127,6 +137,11 @@ impl StatusBoard {
         self.with(|status| status.waiting_for = why);
     }
 
+    /// What keeps this node from being a member.
+    pub fn waiting_to_join(&self, why: Option<String>) {
+        self.with(|status| status.waiting_to_join = why);
+    }
+
     /// Notes something that happened.
     pub fn event(&self, what: impl Into<String>) {
         self.with(|status| note(status, what.into()));
@@ -147,4 +162,45 @@ fn note(status: &mut NodeStatus, what: String) {
     }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     status.events.push_back(Event { at_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX), what });
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use slowmo_protocol::coordinator::{RoundKind, Terms};
+    use slowmo_protocol::ident::Incarnation;
+    use slowmo_protocol::view::View;
+
+    fn decided(board: &StatusBoard, round: u64, members: &[(u64, u64)]) {
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 7000));
+        let member = |(id, start): &(u64, u64)| Member { id: NodeId(*id), incarnation: Incarnation(*start), address, devices: 1 };
+        let outcome = Outcome {
+            lineage: Lineage(7),
+            round: Round(round),
+            terms: Terms { kind: RoundKind::Average, step: Step(round), gamma: 0.1, elements: 23 },
+            contributors: members.iter().map(|(id, _)| NodeId(*id)).collect(),
+            view: View::new(Epoch(round), members.iter().map(member).collect()).unwrap(),
+            absent: Vec::new(),
+            momentum_lost: 0,
+            samples: None,
+        };
+        board.decided(&outcome, None, Span(0));
+    }
+
+    #[test]
+    fn whoever_joins_again_counts_as_alive() {
+        let board = StatusBoard::new();
+        decided(&board, 1, &[(1, 1), (2, 1), (3, 1)]);
+        board.lives(NodeId(2), false);
+        board.lives(NodeId(3), false);
+        decided(&board, 2, &[(1, 1), (2, 1), (3, 2)]);
+        let status = board.read();
+        assert_eq!((status.members_then, status.alive_then, status.dead.len()), (3, 1, 1), "node 3 came back as a new start: {status:?}");
+        decided(&board, 3, &[(1, 1), (3, 2)]);
+        decided(&board, 4, &[(1, 1), (2, 1), (3, 2)]);
+        decided(&board, 5, &[(1, 1), (2, 1), (3, 2)]);
+        let status = board.read();
+        assert_eq!((status.members_then, status.alive_then, status.dead.len()), (3, 3, 0), "{status:?}");
+    }
 }

@@ -165,3 +165,43 @@ fn survivors_go_on_alone() {
     job.change(&["drain", "3"]);
     job.finish();
 }
+
+#[test]
+fn nodes_that_leave_do_not_count_when_a_job_grows_again_and_one_that_joins_can_be_drained() {
+    let settings = [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", "1"), ("SLOWMO_BETA", "0.5")];
+    let job = Job::start(2, &settings, &["bench-churn-node", "--parameters", "5000", "--compute-ms", "10"]);
+    job.until_all(2, 1);
+    assert_eq!(job.change(&["scale", "4"])["joined"], serde_json::json!([3, 4]));
+    // Their sockets are open before they are members; until then they say so.
+    let begun = Instant::now();
+    while !job.ask(&["drain", "4"]).status.success() {
+        assert!(begun.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(job.change(&["scale", "3"])["drained"], serde_json::json!([]), "node 4 leaves already");
+    let three = job.until_all(3, 1);
+    assert_eq!(job.change(&["scale", "2"])["drained"], serde_json::json!([3]));
+    let grown = job.change(&["scale", "3"])["joined"].clone();
+    assert_eq!(grown.as_array().unwrap().len(), 1, "node 3 does not stay: {grown}");
+    let again = job.until_all(3, round(&three));
+    // The process of one that has left may still be ending.
+    let members = again["nodes"].as_array().unwrap().iter().filter(|node| node["standing"] == "member");
+    assert_eq!(members.count(), 3, "{again}");
+}
+
+#[test]
+fn a_node_that_dies_before_the_founding_can_be_started_again() {
+    let settings = [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", "1"), ("SLOWMO_BETA", "0.5")];
+    let job = Job::start(3, &settings, &["bench-churn-node", "--parameters", "5000", "--compute-ms", "10"]);
+    let begun = Instant::now();
+    while !job.ask(&["kill", "2"]).status.success() {
+        assert!(begun.elapsed() < PATIENCE);
+    }
+    job.until("the others wait for it", |status| {
+        let nodes: Vec<_> = status["nodes"].as_array().into_iter().flatten().collect();
+        // The founding was faster where they are members.
+        nodes.len() == 2 && nodes.iter().all(|node| node["standing"] == "founding" || node["standing"] == "member")
+    });
+    assert_eq!(job.change(&["scale", "3"])["joined"], serde_json::json!([2]));
+    job.until_all(3, 1);
+}

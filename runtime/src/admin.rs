@@ -8,7 +8,7 @@ use slowmo_actors::membership::MembershipMessage;
 use slowmo_actors::status::{NodeStatus, Standing};
 use slowmo_protocol::ident::NodeId;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,6 +110,8 @@ pub struct LastRound {
     pub alive: usize,
     /// Members whose contributions were averaged.
     pub contributors: usize,
+    /// Microseconds from the moment when all contributions were on their way until the round was decided.
+    pub published_us: u64,
 }
 
 /// One thing that happened.
@@ -131,16 +133,35 @@ pub struct Endpoint {
 impl Endpoint {
     /// Listens at `path`, which only this user can open, in the background. Must be called inside a tokio runtime.
     pub(crate) fn serve(path: &Path, context: Arc<NodeContext>) -> io::Result<Self> {
-        // A socket that an earlier start of this node left behind.
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        let listener = bind(path)?;
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener)?;
         let serving = tokio::spawn(accept(listener, context)).abort_handle();
         Ok(Self { path: path.to_owned(), serving })
     }
+}
+
+/// Opens a Unix socket at `path` that only this user can use. A socket that nobody serves any more, left by a process that died, is
+/// replaced.
+///
+/// # Errors
+/// Something else than a socket is there, or a living process serves it: both are left as they are. Or the system refuses.
+pub fn bind(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            let why = "something that is no socket is there, and was left as it is; name another path";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+        }
+        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process serves it; name another path, or end that process"));
+        }
+        Ok(_) => std::fs::remove_file(path)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let listener = std::os::unix::net::UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
 }
 
 impl Drop for Endpoint {
@@ -198,6 +219,7 @@ pub(crate) fn report(context: &NodeContext) -> Report {
     let status: NodeStatus = context.status.read();
     let standing = match status.standing {
         Standing::Founding if !status.members.is_empty() => "member",
+        Standing::Founding if context.settings.join => "joining",
         Standing::Founding => "founding",
         Standing::Joining => "joining",
         Standing::Member => "member",
@@ -218,11 +240,16 @@ pub(crate) fn report(context: &NodeContext) -> Report {
         round: status.round.0,
         step: status.step.0,
         members: status.members.iter().map(member).collect(),
-        last_round: LastRound { members: status.members_then, alive: status.alive_then, contributors: status.contributors.len() },
+        last_round: LastRound {
+            members: status.members_then,
+            alive: status.alive_then,
+            contributors: status.contributors.len(),
+            published_us: status.published.0,
+        },
         contributors: status.contributors.iter().map(|node| node.0).collect(),
         momentum_lost: status.momentum_lost,
         disagreement: status.disagreement,
-        waiting_for: status.waiting_for,
+        waiting_for: status.waiting_for.or(status.waiting_to_join),
         events: status.events.into_iter().map(|event| EventReport { at_us: event.at_us, what: event.what }).collect(),
     }
 }
@@ -241,4 +268,37 @@ pub(crate) async fn drain_on_sigterm(context: Arc<NodeContext>) {
     context.actors.tell_membership(MembershipMessage::Drain);
     signals.recv().await;
     std::process::exit(TERMINATED);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("slowmo-admin-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_left_as_it_is() {
+        let folder = folder("file");
+        let path = folder.join("model.bin");
+        std::fs::write(&path, "weights").unwrap();
+        assert_eq!(bind(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "weights");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_served_socket_is_not_taken_away_and_a_left_one_is_replaced() {
+        let folder = folder("socket");
+        let path = folder.join("node");
+        let served = bind(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(served);
+        bind(&path).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }

@@ -168,6 +168,10 @@ impl RuntimeBuilder {
     /// Bad configuration, unreadable key, port taken, unusable peer address. Nothing runs afterwards.
     pub fn spawn(self) -> Result<Runtime, SpawnError> {
         self.config.check()?;
+        if self.config.may_found_twice() {
+            let (min_nodes, nodes) = (self.config.min_nodes, self.config.peers.len() + 1);
+            tracing::warn!(min_nodes, nodes, "two clusters may be founded: min_nodes is not more than half of this node and its peers");
+        }
         launcher::watch();
         let executor = executor(self.config.runtime_threads)?;
         let (admin, drains) = (self.config.admin.clone(), self.config.drain_on_sigterm);
@@ -333,8 +337,11 @@ fn settings(config: &Config, identity: Identity) -> Result<NodeSettings, SpawnEr
         min_nodes: config.min_nodes,
         shared: config.shared_settings(),
         max_nodes: config.max_nodes,
-        join: config.join,
+        // Whoever brings a history's state founds no other one.
+        join: config.join || config.lineage.is_some(),
+        lineage: config.lineage,
         quorum: config.quorum,
+        joiner_buffers: config.joiner_buffers,
         on_momentum_loss: config.on_momentum_loss,
         grace: Duration::from_millis(config.grace_ms),
         probe_interval: Duration::from_millis(config.probe_interval_ms),

@@ -72,6 +72,15 @@ pub enum BufferStrategy {
     Average,
 }
 
+impl BufferStrategy {
+    /// Whether every node has buffers of its own after a round, one with the slow step or a plain average; otherwise all have
+    /// the same, and a joiner needs nobody's.
+    #[must_use]
+    pub fn leaves_own(self, slow_step: bool) -> bool {
+        self == Self::Maintain || !slow_step
+    }
+}
+
 /// A whole training algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Algorithm {

@@ -10,6 +10,7 @@
 //! | [`algorithm`] | what the user asked for: base algorithm, outer optimizer, frequencies |
 //! | [`schedule`] | what fires at inner step `n` |
 //! | [`view`], [`shards`] | who takes part, who holds which shard |
+//! | [`model`] | how large a model is |
 //! | [`topology`], [`push_sum`] | who gossips with whom, and the push-sum weights |
 //! | `outer` | the outer optimizers, element by element |
 //! | [`ballot`] | promise and accept: one decree a round |
@@ -28,6 +29,7 @@ pub mod liveness;
 pub mod machine;
 pub mod mean;
 pub mod membership;
+pub mod model;
 pub mod outer;
 pub mod policy;
 pub mod push_sum;

@@ -25,7 +25,7 @@ pub enum OnMomentumLoss {
 /// What a joiner gets of the base optimizer's buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum JoinerBuffers {
-    /// Nothing: they start afresh.
+    /// Nothing: they start at zero.
     #[default]
     Reset,
     /// A copy of the lowest contributor's.

@@ -3,8 +3,8 @@
 use crate::ident::{NodeId, Step};
 use std::collections::BTreeMap;
 
-/// How one gossip with out-degree `d` splits a node's mass: every part is `1/(d+1)` of it. What stays is the rest of what is
-/// sent, so that rounding neither makes nor loses mass.
+/// How one gossip with out-degree `d` splits a node's mass: every part is `1/(d+1)` of it, unless little is left. What stays is
+/// the rest of what is sent, so that rounding neither makes nor loses mass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Split {
     /// What values are multiplied by at each receiver.
@@ -17,11 +17,19 @@ pub struct Split {
     pub kept: f64,
 }
 
+/// A node with less weight than this gives next to nothing away. Every weight is 1 as long as all members gossip; where the peers
+/// that a node would receive from are dead, it would give half of the rest away at every step, and `x / w`, with the inner
+/// steps taken on `x`, would soon be anything.
+pub const WEIGHT_MIN: f64 = 0.5;
+/// What such a node gives to each peer, which waits for a message.
+const TOKEN: f64 = 1.0 / 65_536.0;
+
 /// Splits `weight` over `out_degree` peers and the node itself.
 #[must_use]
 pub fn split(weight: f64, out_degree: usize) -> Split {
     let sent = out_degree as f64;
-    let (scale, share) = ((1.0 / (sent + 1.0)) as f32, weight / (sent + 1.0));
+    let part = if weight < WEIGHT_MIN { TOKEN } else { 1.0 / (sent + 1.0) };
+    let (scale, share) = (part as f32, weight * part);
     Split { scale, kept_scale: 1.0 - out_degree as f32 * scale, share, kept: weight - sent * share }
 }
 
@@ -84,6 +92,17 @@ mod tests {
             let split = split(weight, degree);
             assert!((f64::from(split.scale) - scale).abs() < 1e-7 && (split.share - share).abs() < 1e-15, "{weight} over {degree}");
         }
+    }
+
+    #[test]
+    fn who_receives_nothing_does_not_give_everything_away() {
+        let mut weight = 1.0;
+        for step in 0..1_000 {
+            let split = split(weight, 1);
+            assert!(split.share > 0.0 && split.scale > 0.0, "step {step}");
+            weight = split.kept;
+        }
+        assert!(weight > 0.24, "{weight}");
     }
 
     #[test]

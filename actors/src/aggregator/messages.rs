@@ -6,6 +6,7 @@ use crate::worker::Exchanged;
 use slowmo_protocol::aggregator::Request;
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::ident::Step;
+use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::sampler::Progress;
 use slowmo_protocol::view::Member;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub enum AggregatorMessage {
         members: Arc<[Member]>,
         /// What it brought.
         values: Assembled,
+        /// A member's buffers of the base optimizer, where the outcome admits this node and joiners get a copy.
+        donated: Option<Assembled>,
         /// The outcome leaves this node out.
         drained: bool,
     },
@@ -69,10 +72,12 @@ pub struct Arrival {
     pub worker: usize,
     /// What it asks for.
     pub request: Request,
-    /// How many of the contribution's values are parameters.
-    pub parameters: usize,
+    /// What the node trains.
+    pub model: ModelSize,
     /// The node's contribution, from worker 0.
     pub frozen: Option<Frozen>,
+    /// The base optimizer's buffers for whoever joins, from worker 0.
+    pub donation: Option<Frozen>,
     /// Which samples were left when the round began, from worker 0.
     pub samples: Option<Progress>,
     /// Where the result goes.

@@ -9,7 +9,7 @@ pub use whole::WholeState;
 
 use crate::buffers::{Assembled, Frozen};
 use crate::context::NodeContext;
-use crate::coordinator::CoordinatorMessage;
+use crate::coordinator::{ContributeMessage, CoordinatorMessage};
 use crate::error::ExchangeError;
 use crate::gossip_peer::GossipPeerMessage;
 use crate::membership::MembershipMessage;
@@ -20,6 +20,7 @@ use slowmo_protocol::aggregator::{Aggregator, Effect, In, Request, Task, Values}
 use slowmo_protocol::coordinator::{Outcome, Terms};
 use slowmo_protocol::ident::Round;
 use slowmo_protocol::machine::{Machine, Outbox};
+use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::sampler::Progress;
 use slowmo_protocol::view::Member;
 use std::collections::BTreeMap;
@@ -39,11 +40,14 @@ pub struct AggregatorState {
     context: Arc<NodeContext>,
     replies: BTreeMap<usize, oneshot::Sender<Result<Exchanged, ExchangeError>>>,
     leaving: BTreeMap<usize, oneshot::Sender<()>>,
-    request: Option<(Request, usize)>,
+    request: Option<(Request, ModelSize)>,
     frozen: Option<Frozen>,
+    donation: Option<Frozen>,
     samples: Option<Progress>,
     /// The values of the round that was decided last, until the workers take them.
     decided: Assembled,
+    /// What a member gave this node when it joined, until the workers take it.
+    donated: Option<Arc<Assembled>>,
     /// The values of the gossip that is complete, until the workers take them.
     gossiped: Assembled,
     /// The values after the node's own slow step, until the workers take them.
@@ -73,8 +77,9 @@ impl Actor for AggregatorActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             AggregatorMessage::Arrive(arrival) => state.arrive(arrival),
-            AggregatorMessage::RoundDecided { outcome, members, values, drained } => {
+            AggregatorMessage::RoundDecided { outcome, members, values, donated, drained } => {
                 (state.members, state.members_before) = (outcome.view.members().into(), members);
+                state.donated = donated.map(Arc::new).or(state.donated.take());
                 state.round_decided(outcome, values, drained);
             }
             AggregatorMessage::GossipDone { step, weight, contributors, values } if state.machine.awaits_gossip(step) => {
@@ -114,8 +119,10 @@ impl AggregatorState {
             leaving: BTreeMap::new(),
             request: None,
             frozen: None,
+            donation: None,
             samples: None,
             decided: Assembled::default(),
+            donated: None,
             gossiped: Assembled::default(),
             stepped: Assembled::default(),
             whole: None,
@@ -133,15 +140,16 @@ impl AggregatorState {
     }
 
     fn arrive(&mut self, arrival: Arrival) {
-        let Arrival { worker, request, parameters, frozen, samples, reply } = arrival;
+        let Arrival { worker, request, model, frozen, donation, samples, reply } = arrival;
         if let Some(error) = &self.gone {
             // A handle that stopped waiting needs no answer, here and below.
             _ = reply.send(Err(error.clone()));
             return;
         }
         self.replies.insert(worker, reply);
-        self.request = Some((request, parameters));
+        self.request = Some((request, model));
         self.frozen = frozen.or(self.frozen.take());
+        self.donation = donation.or(self.donation.take());
         self.samples = samples.or(self.samples.take());
         self.feed(In::Arrive { worker, request });
     }
@@ -170,7 +178,11 @@ impl AggregatorState {
                     let values = self.take(values);
                     let (members, members_before) = (Arc::clone(&self.members), Arc::clone(&self.members_before));
                     let values = Arc::new(values);
-                    let exchanged = Exchanged { values, weight, outcome, contributors, members, members_before, next_step, drained };
+                    // Gradients do not go with it.
+                    let parameters = outcome.as_ref().is_some_and(|outcome| outcome.terms.carries_parameters());
+                    let donated = self.donated.take_if(|_| parameters);
+                    let exchanged =
+                        Exchanged { values, donated, weight, outcome, contributors, members, members_before, next_step, drained };
                     self.answer(&Ok(exchanged));
                 }
                 Effect::Unchanged => self.answer(&Err(ExchangeError::PassedOver)),
@@ -185,20 +197,20 @@ impl AggregatorState {
     }
 
     fn start_round(&mut self, round: Round, terms: Terms, weight: f64) {
-        let (Some(frozen), Some((request, parameters))) = (self.frozen.take(), self.request) else { return };
-        let samples = self.samples.take();
+        let (Some(frozen), Some((request, model))) = (self.frozen.take(), self.request) else { return };
+        let (samples, donation) = (self.samples.take(), self.donation.take());
         if request.task == Task::Found {
             self.context.pool.keep_at_most(SPARE_MODELS_MAX * frozen.values().len());
-            let buffer_elements = (frozen.values().len() - parameters) as u64;
-            self.context.actors.tell_membership(MembershipMessage::Synchronize { elements: parameters as u64, buffer_elements });
+            self.context.actors.tell_membership(MembershipMessage::Synchronize(model));
         }
-        self.context.actors.tell_coordinator(CoordinatorMessage::Contribute { round, terms, weight, parameters, frozen, samples });
+        let contribution = ContributeMessage { round, terms, weight, model, frozen, donation, samples };
+        self.context.actors.tell_coordinator(CoordinatorMessage::Contribute(contribution));
     }
 
     /// The whole slow state starts from the founding parameters where the outer optimizer is not sharded.
     fn found(&mut self, values: &Assembled) {
         let outer = self.context.settings.algorithm.outer.filter(|outer| !outer.sharded);
-        let parameters = self.request.map_or(0, |(_, parameters)| parameters);
+        let parameters = self.request.map_or(0, |(_, model)| model.parameters as usize);
         self.whole = outer.map(|outer| Box::new(WholeState::new(outer.optimizer, values, parameters)));
     }
 
@@ -235,7 +247,7 @@ impl AggregatorState {
     fn answer(&mut self, result: &Result<Exchanged, ExchangeError>) {
         let passed_over = matches!(result, Err(ExchangeError::PassedOver));
         self.failed |= result.is_err() && !passed_over;
-        (self.request, self.frozen, self.samples) = (None, None, None);
+        (self.request, self.frozen, self.donation, self.samples) = (None, None, None, None);
         (self.gossiped, self.stepped) = Default::default();
         for (_, reply) in std::mem::take(&mut self.replies) {
             _ = reply.send(result.clone());

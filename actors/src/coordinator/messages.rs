@@ -7,6 +7,7 @@ use crate::streams::Arrived;
 use slowmo_protocol::coordinator::{Attempt, Outcome, Terms};
 use slowmo_protocol::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId};
 use slowmo_protocol::membership::FoundingError;
+use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::sampler::Progress;
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{Header, Message};
@@ -25,20 +26,7 @@ pub enum CoordinatorMessage {
     /// This node got into no view.
     FoundingFailed(FoundingError),
     /// The node froze its contribution.
-    Contribute {
-        /// The round that the node's workers work towards.
-        round: Round,
-        /// What it expects the round to be.
-        terms: Terms,
-        /// The node's push-sum weight.
-        weight: f64,
-        /// How many of the contribution's values are parameters.
-        parameters: usize,
-        /// The values.
-        frozen: Frozen,
-        /// Which samples were left when the round began.
-        samples: Option<Progress>,
-    },
+    Contribute(ContributeMessage),
     /// A control frame about rounds.
     Frame(Header, Box<Message>, Credit),
     /// A round's stream.
@@ -62,6 +50,8 @@ pub enum CoordinatorMessage {
     Leaving {
         /// Who.
         node: NodeId,
+        /// Which start of it.
+        incarnation: Incarnation,
         /// Whether its workers still contribute to the next round.
         contributes: bool,
     },
@@ -86,6 +76,24 @@ pub struct Inspection {
     pub leaving: Vec<NodeId>,
 }
 
+/// What a node contributes to a round.
+pub struct ContributeMessage {
+    /// The round that the node's workers work towards.
+    pub round: Round,
+    /// What it expects the round to be.
+    pub terms: Terms,
+    /// The node's push-sum weight.
+    pub weight: f64,
+    /// What the node trains: the parameters come first among the values.
+    pub model: ModelSize,
+    /// The values.
+    pub frozen: Frozen,
+    /// The base optimizer's buffers for whoever joins.
+    pub donation: Option<Frozen>,
+    /// Which samples were left when the round began.
+    pub samples: Option<Progress>,
+}
+
 /// What the data movements of a round report.
 pub enum DataEvent {
     /// The own shards are averaged and handed to publication.
@@ -94,6 +102,8 @@ pub enum DataEvent {
     Parameters(NodeId, Assembled),
     /// All state that a node moves to this one arrived, per shard.
     State(NodeId, Vec<(ShardId, ShardState)>),
+    /// A member's buffers of the base optimizer arrived.
+    Buffers(NodeId, Assembled),
     /// A contributor expects another round.
     TermsDiffer(NodeId, Terms),
     /// A stream to or from a node failed.

@@ -6,7 +6,7 @@ mod round;
 mod shards;
 mod transfer;
 
-pub use messages::{CoordinatorMessage, DataEvent, Inspection};
+pub use messages::{ContributeMessage, CoordinatorMessage, DataEvent, Inspection};
 pub use reduce::PUBLISH_WINDOW_CHUNKS;
 pub use shards::{OwnPart, ShardState};
 pub use transfer::CONNECT_WAIT_MAX;
@@ -21,11 +21,13 @@ use crate::status::Standing;
 use crate::streams::{Arrived, StreamInbox};
 use crate::timer::Timer;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use round::{Contributed, RoundInProgress, Starter, StreamKey, StreamKind};
+use round::{Contributed, Finished, RoundInProgress, Starter, StreamKey, StreamKind};
 use shards::ShardStates;
 use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Settings};
 use slowmo_protocol::ident::{Epoch, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
+use slowmo_protocol::policy::JoinerBuffers;
+use slowmo_protocol::time::Instant;
 use slowmo_protocol::view::{MEMBERS_MAX, Member};
 use std::sync::Arc;
 
@@ -47,8 +49,13 @@ pub struct CoordinatorState {
     streams: StreamInbox<StreamKey>,
     states: ShardStates,
     contributed: Option<Contributed>,
+    /// Parameters of the contribution; a mean of gradients has its own count.
     parameters: usize,
+    /// Parameters of the model: how far its state reaches.
+    model_parameters: usize,
     round: Option<RoundInProgress>,
+    /// Since when the attempt under way publishes.
+    publishes_since: Instant,
     epoch: Epoch,
 }
 
@@ -70,10 +77,7 @@ impl Actor for CoordinatorActor {
         match message {
             CoordinatorMessage::Formed { view, lineage } => state.feed(In::Formed { view, lineage }),
             CoordinatorMessage::FoundingFailed(_) => state.contributed = None,
-            CoordinatorMessage::Contribute { round, terms, weight, parameters, frozen, samples } => {
-                (state.parameters, state.contributed) = (parameters, Some(Contributed { weight, frozen }));
-                state.feed(In::Contribute { round, terms, samples });
-            }
+            CoordinatorMessage::Contribute(contribution) => state.contribute(contribution),
             CoordinatorMessage::Frame(header, message, _credit) => state.feed(In::Frame { header, message }),
             CoordinatorMessage::Stream(arrived, _credit) => state.deliver(arrived),
             CoordinatorMessage::Data(attempt, event) => state.data(attempt, event),
@@ -81,7 +85,7 @@ impl Actor for CoordinatorActor {
             CoordinatorMessage::Back(node) => state.feed(In::Back(node)),
             CoordinatorMessage::PeerUp(node) => state.feed(In::PeerUp(node)),
             CoordinatorMessage::Joiners { epoch, members } => state.feed(In::Joiners { epoch, members }),
-            CoordinatorMessage::Leaving { node, contributes } => state.feed(In::Leaving { node, contributes }),
+            CoordinatorMessage::Leaving { node, incarnation, contributes } => state.feed(In::Leaving { node, incarnation, contributes }),
             CoordinatorMessage::Resign => state.resign(),
             // Whoever asked may have gone.
             CoordinatorMessage::Inspect(reply) => _ = reply.send(state.inspect()),
@@ -107,7 +111,9 @@ impl CoordinatorState {
             states: ShardStates::default(),
             contributed: None,
             parameters: 0,
+            model_parameters: 0,
             round: None,
+            publishes_since: Instant(0),
             epoch: Epoch(0),
         }
     }
@@ -121,8 +127,19 @@ impl CoordinatorState {
         let outcome = self.machine.last_outcome().cloned();
         let (joiners, leaving) = (self.machine.joiners().collect(), self.machine.leaving().collect());
         let layout = self.machine.state_layout();
-        let states = layout.map(|layout| self.states.copies(&layout, self.parameters)).unwrap_or_default();
+        let states = layout.map(|layout| self.states.copies(&layout, self.model_parameters)).unwrap_or_default();
         Inspection { outcome, states, joiners, leaving }
+    }
+
+    fn contribute(&mut self, contribution: ContributeMessage) {
+        let ContributeMessage { round, terms, weight, model, frozen, donation, samples } = contribution;
+        self.parameters = usize::try_from(model.parameters).unwrap_or(usize::MAX);
+        if terms.carries_parameters() {
+            self.model_parameters = self.parameters;
+        }
+        self.contributed = Some(Contributed { weight, frozen, donation });
+        let copies = self.context.settings.joiner_buffers == JoinerBuffers::Copy;
+        self.feed(In::Contribute { round, terms, samples, buffers: if copies { model.optimizer } else { 0 } });
     }
 
     fn resign(&mut self) {
@@ -157,6 +174,10 @@ impl CoordinatorState {
                 round.states.extend(states);
                 In::StateHeld(attempt, from)
             }
+            DataEvent::Buffers(from, values) => {
+                round.donated = Some(values);
+                In::BuffersHeld(attempt, from)
+            }
             DataEvent::TermsDiffer(node, terms) => In::TermsDiffer(attempt, node, terms),
             DataEvent::Broken(node) => In::StreamBroken(attempt, node),
         };
@@ -176,10 +197,13 @@ impl CoordinatorState {
                     self.contributed = contributed;
                 }
                 Effect::Publish(publication) => {
-                    if let Some(mut round) = self.round.take() {
-                        self.starter(myself).publish(&mut round, publication);
+                    self.publishes_since = self.context.clock.now();
+                    let (round, contributed) = (self.round.take(), self.contributed.take());
+                    if let Some(mut round) = round {
+                        self.starter(myself).publish(&mut round, publication, contributed.as_ref());
                         self.round = Some(round);
                     }
+                    self.contributed = contributed;
                 }
                 Effect::Discard(_) => self.round = None,
                 Effect::Apply { attempt, outcome, members, drained } => self.apply(attempt, outcome, members, drained),
@@ -194,23 +218,24 @@ impl CoordinatorState {
     }
 
     fn starter<'a>(&'a mut self, actor: &'a ActorRef<CoordinatorMessage>) -> Starter<'a> {
-        let Self { context, streams, states, parameters, .. } = self;
-        Starter { context, streams, actor, states, parameters: *parameters }
+        let Self { context, streams, states, parameters, model_parameters, .. } = self;
+        Starter { context, streams, actor, states, parameters: *parameters, model_parameters: *model_parameters }
     }
 
     fn apply(&mut self, attempt: Attempt, outcome: Outcome, members: Arc<[Member]>, drained: bool) {
         let Some(round) = self.round.take().filter(|round| round.plan.attempt == attempt) else { return };
-        let (plan, publication, values, states) = round.finish();
+        let Finished { plan, publication, values, states, donated } = round.finish();
         let Some(publication) = publication.filter(|_| values.covers(plan.layout.elements())) else {
             tracing::error!(round = outcome.round.0, "a decided round does not cover the model: the node stops here");
             return self.context.actors.tell_aggregator(AggregatorMessage::Failed(ExchangeError::Stopped));
         };
-        self.states.install(&publication, self.parameters, &values, states);
+        self.states.install(&publication, self.model_parameters, &values, states);
         let own = self.contributed.take().filter(|_| plan.contributes() && outcome.terms.carries_parameters());
         let distance = own.map(|own| disagreement(&own, &values, self.parameters));
         let place = self.machine.place();
         let actors = &self.context.actors;
-        self.context.status.decided(&outcome, distance);
+        let published = self.context.clock.now().since(self.publishes_since);
+        self.context.status.decided(&outcome, distance, published);
         if drained {
             self.context.status.standing(Standing::Left);
         }
@@ -224,7 +249,7 @@ impl CoordinatorState {
             lineage: outcome.lineage,
             round: outcome.round.next(),
         });
-        actors.tell_aggregator(AggregatorMessage::RoundDecided { outcome, members, values, drained });
+        actors.tell_aggregator(AggregatorMessage::RoundDecided { outcome, members, values, donated, drained });
     }
 
     fn stranded(&mut self) {
@@ -249,6 +274,7 @@ fn settings(context: &NodeContext) -> Settings {
         identity: node.identity,
         replicas: node.replicas,
         keeps_state: node.algorithm.outer.is_some_and(|outer| outer.sharded),
+        copies_buffers: (node.joiner_buffers == JoinerBuffers::Copy).then_some(node.algorithm.buffers),
         quorum: node.quorum,
         on_momentum_loss: node.on_momentum_loss,
         grace: NodeContext::span(node.grace),

@@ -9,7 +9,7 @@ use crate::context::NodeContext;
 use crate::ports::transport::BulkError;
 use crate::streams::{Arrived, StreamInbox};
 use ractor::ActorRef;
-use slowmo_protocol::coordinator::{Attempt, Plan, Publication};
+use slowmo_protocol::coordinator::{Attempt, Donation, Plan, Publication};
 use slowmo_protocol::ident::{Ballot, NodeId, Round, ShardId};
 use slowmo_protocol::wire::{Bulk, Contribution};
 use std::collections::BTreeMap;
@@ -31,6 +31,8 @@ pub enum StreamKind {
     Parameters,
     /// Anchor and momentum on their way to another holder.
     State,
+    /// A member's buffers of the base optimizer.
+    Buffers,
 }
 
 impl StreamKind {
@@ -40,6 +42,7 @@ impl StreamKind {
             Bulk::Contribution(_) => Some(Self::Contribution),
             Bulk::Parameters => Some(Self::Parameters),
             Bulk::State => Some(Self::State),
+            Bulk::Buffers => Some(Self::Buffers),
             Bulk::Gossip { .. } => None,
         }
     }
@@ -51,6 +54,8 @@ pub struct Contributed {
     pub weight: f64,
     /// The values.
     pub frozen: Frozen,
+    /// The base optimizer's buffers for whoever joins.
+    pub donation: Option<Frozen>,
 }
 
 /// The attempt under way.
@@ -63,6 +68,8 @@ pub struct RoundInProgress {
     pub values: Assembled,
     /// The new state of shards so far: received, or made here.
     pub states: BTreeMap<ShardId, ShardState>,
+    /// What a member gave of the base optimizer's buffers.
+    pub donated: Option<Assembled>,
     /// Dropping the set ends every movement, which resets its streams.
     tasks: JoinSet<()>,
 }
@@ -79,6 +86,8 @@ pub struct Starter<'a> {
     pub states: &'a ShardStates,
     /// How many of the round's values are parameters.
     pub parameters: usize,
+    /// How many of the model's values are parameters.
+    pub model_parameters: usize,
 }
 
 impl Starter<'_> {
@@ -94,12 +103,15 @@ impl Starter<'_> {
             self.reduce(&plan, own, publication.subscribe(), &mut tasks);
         }
         self.receive(&plan, &mut tasks);
-        RoundInProgress { plan, publication, values: Assembled::default(), states: BTreeMap::new(), tasks }
+        RoundInProgress { plan, publication, values: Assembled::default(), states: BTreeMap::new(), donated: None, tasks }
     }
 
     /// Starts what the publication of the open attempt adds: state that moves to and from this node.
-    pub fn publish(mut self, round: &mut RoundInProgress, publication: Arc<Publication>) {
-        let cut = StateCut { layout: publication.state_layout, parameters: self.parameters, anchor: publication.moves_anchor };
+    pub fn publish(mut self, round: &mut RoundInProgress, publication: Arc<Publication>, contributed: Option<&Contributed>) {
+        if let Some(donation) = &publication.donation {
+            self.donate(round, donation, contributed);
+        }
+        let cut = StateCut { layout: publication.state_layout, parameters: self.model_parameters, anchor: publication.moves_anchor };
         let (plan, me) = (Arc::clone(&round.plan), round.plan.me);
         for moved in publication.moves_to(me) {
             let (from, shards) = (moved.from, moved.shards.clone());
@@ -118,6 +130,31 @@ impl Starter<'_> {
             });
         }
         round.publication.send_replace(Some(publication));
+    }
+
+    /// The base optimizer's buffers travel from the donor to those that join.
+    fn donate(&mut self, round: &mut RoundInProgress, donation: &Donation, contributed: Option<&Contributed>) {
+        let (plan, donor) = (Arc::clone(&round.plan), donation.donor);
+        let whole = 0..usize::try_from(donation.values).unwrap_or(usize::MAX);
+        if donation.joiners.contains(&plan.me) {
+            let (context, stream, whole) = (Arc::clone(self.context), self.expect(&plan, StreamKind::Buffers, donor), whole.clone());
+            self.spawn(&mut round.tasks, plan.attempt, async move {
+                let received = transfer::receive(&context, stream, std::slice::from_ref(&whole)).await;
+                Some(received.map_or_else(|error| broken(donor, &error), |values| DataEvent::Buffers(donor, values)))
+            });
+        }
+        if donor != plan.me {
+            return;
+        }
+        let lent = contributed.and_then(|contributed| contributed.donation.clone()).filter(|lent| lent.values().len() == whole.len());
+        for to in donation.joiners.iter().copied() {
+            let (context, place, lent, whole) = (Arc::clone(self.context), plan.place, lent.clone(), whole.clone());
+            self.spawn(&mut round.tasks, plan.attempt, async move {
+                let Some(lent) = lent else { return Some(DataEvent::Broken(to)) };
+                let sent = transfer::contribute(&context, place, to, Bulk::Buffers, std::slice::from_ref(&whole), &lent).await;
+                sent.err().map(|error| broken(to, &error))
+            });
+        }
     }
 
     fn expect(&mut self, plan: &Plan, kind: StreamKind, from: NodeId) -> oneshot::Receiver<Arrived> {
@@ -193,10 +230,25 @@ impl RoundInProgress {
 
     /// Ends the movements that are still under way and hands out what they brought. Sending that is still going on belongs
     /// to others' progress and runs on.
-    pub fn finish(mut self) -> (Arc<Plan>, Option<Arc<Publication>>, Assembled, BTreeMap<ShardId, ShardState>) {
+    pub fn finish(mut self) -> Finished {
         self.tasks.detach_all();
-        (self.plan, self.publication.borrow().clone(), self.values, self.states)
+        let publication = self.publication.borrow().clone();
+        Finished { plan: self.plan, publication, values: self.values, states: self.states, donated: self.donated }
     }
+}
+
+/// What a decided attempt brought.
+pub struct Finished {
+    /// Its reduction.
+    pub plan: Arc<Plan>,
+    /// Who got what it made.
+    pub publication: Option<Arc<Publication>>,
+    /// The new values.
+    pub values: Assembled,
+    /// The new state of shards: received, or made here.
+    pub states: BTreeMap<ShardId, ShardState>,
+    /// What a member gave of the base optimizer's buffers.
+    pub donated: Option<Assembled>,
 }
 
 fn broken(node: NodeId, error: &BulkError) -> DataEvent {

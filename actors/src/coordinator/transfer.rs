@@ -34,7 +34,7 @@ pub async fn open(context: &NodeContext, place: Place, to: NodeId, content: Bulk
     }
 }
 
-/// Streams this node's frozen values of `shards` to their owner.
+/// Streams this node's frozen values of `shards`: to their owner, or its buffers to a joiner.
 pub async fn contribute(
     context: &NodeContext,
     place: Place,

@@ -46,6 +46,8 @@ pub enum GossipPeerMessage {
     },
     /// A member is gone.
     MemberLost(NodeId),
+    /// A member that was thought gone is alive.
+    MemberBack(NodeId),
     /// This node leaves, working towards this round.
     Leave(Round),
     /// A deadline passed.

@@ -74,6 +74,7 @@ impl Actor for GossipPeerActor {
                 state.feed(In::Mixed { step, arrived, returned });
             }
             GossipPeerMessage::MemberLost(node) => state.feed(In::MemberLost(node)),
+            GossipPeerMessage::MemberBack(node) => state.feed(In::MemberBack(node)),
             GossipPeerMessage::Leave(_) if state.machine.is_none() => state.context.actors.tell_membership(MembershipMessage::Leave),
             GossipPeerMessage::Leave(round) => state.feed(In::Leave(round)),
             GossipPeerMessage::Tick => {

@@ -22,6 +22,7 @@ use slowmo_protocol::ident::{Incarnation, Lineage, NodeId, Round};
 use slowmo_protocol::liveness;
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::membership::{Effect, In, Membership, Settings};
+use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::view::View;
 use slowmo_protocol::wire::{Header, JoinRefusal, Message};
@@ -32,12 +33,7 @@ use std::time::Duration;
 /// Messages to the membership.
 pub enum MembershipMessage {
     /// The size of the model is known.
-    Synchronize {
-        /// Parameters.
-        elements: u64,
-        /// Values of the buffers that travel with them.
-        buffer_elements: u64,
-    },
+    Synchronize(ModelSize),
     /// This start of a peer can be sent to.
     PeerUp(NodeId, Incarnation),
     /// The connections to a peer are gone.
@@ -129,7 +125,7 @@ impl Actor for MembershipActor {
 impl MembershipState {
     fn take(&mut self, message: MembershipMessage) {
         match message {
-            MembershipMessage::Synchronize { elements, buffer_elements } => self.feed(In::Synchronize { elements, buffer_elements }),
+            MembershipMessage::Synchronize(model) => self.feed(In::Synchronize(model)),
             MembershipMessage::PeerUp(node, incarnation) => {
                 self.pulse.feed(liveness::In::PeerUp(node, incarnation));
                 self.feed(In::PeerUp(node, incarnation));
@@ -204,13 +200,14 @@ impl MembershipState {
             Effect::Back(node) => {
                 self.context.status.lives(node, true);
                 actors.tell_coordinator(CoordinatorMessage::Back(node));
+                actors.tell_gossip_peer(GossipPeerMessage::MemberBack(node));
             }
             Effect::Joiners { epoch, members } => actors.tell_coordinator(CoordinatorMessage::Joiners { epoch, members }),
-            Effect::Leaving { node, contributes } => {
+            Effect::Leaving { node, incarnation, contributes } => {
                 if node == self.context.settings.identity.node {
                     self.context.status.standing(Standing::Leaving);
                 }
-                actors.tell_coordinator(CoordinatorMessage::Leaving { node, contributes });
+                actors.tell_coordinator(CoordinatorMessage::Leaving { node, incarnation, contributes });
             }
             Effect::Resign => {
                 tracing::warn!("the others went on without this node: it joins again");
@@ -222,6 +219,19 @@ impl MembershipState {
                 self.context.status.standing(Standing::Left);
                 actors.tell_coordinator(CoordinatorMessage::Resign);
                 actors.tell_aggregator(AggregatorMessage::Drained);
+            }
+            Effect::Waiting(why) => {
+                if let Some(why) = &why {
+                    tracing::info!(why, "this node waits to be admitted");
+                }
+                self.context.status.waiting_to_join(why);
+            }
+            Effect::OtherCluster { node, lineage, round } => {
+                let found = format!("{node} belongs to another running cluster ({lineage}, {round})");
+                tracing::warn!(
+                    "{found}: both go on and never become one. Stop one of them, and start all nodes with min_nodes above half of them"
+                );
+                self.context.status.event(found);
             }
             Effect::Connect(address) => self.context.transport.connect(address, self.context.settings.connect_timeout),
             Effect::Disconnect(node) => self.context.transport.disconnect(node, "it was declared dead"),
@@ -252,6 +262,7 @@ fn settings(context: &NodeContext) -> Settings {
         min_nodes: node.min_nodes,
         max_nodes: node.max_nodes,
         join: node.join,
+        lineage: node.lineage,
         survivors: node.quorum == Quorum::Survivors,
         refuses: refuses(context),
         shared: node.shared.clone(),

@@ -5,6 +5,7 @@ use crate::error::ExchangeError;
 use slowmo_protocol::aggregator::Request;
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::ident::Step;
+use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::sampler::Progress;
 use slowmo_protocol::view::Member;
 use std::sync::Arc;
@@ -27,10 +28,12 @@ pub enum WorkerMessage {
 pub struct ExchangeRequest {
     /// What is asked for.
     pub request: Request,
-    /// How many of the contribution's values are parameters; averaged buffers follow them.
-    pub parameters: usize,
+    /// What the node trains; the contribution's parameters come first, averaged buffers follow them.
+    pub model: ModelSize,
     /// The frozen contribution; brought by worker 0 only, whose values stand for the node.
     pub frozen: Option<Frozen>,
+    /// The base optimizer's buffers for whoever joins with the round; brought by worker 0 only.
+    pub donation: Option<Frozen>,
     /// Which samples were left when the round began; brought by worker 0 only.
     pub samples: Option<Progress>,
     /// Where the result goes.
@@ -42,6 +45,8 @@ pub struct ExchangeRequest {
 pub struct Exchanged {
     /// The new numerators `x`; the model is `x / weight`.
     pub values: Arc<Assembled>,
+    /// A member's buffers of the base optimizer, if this node joined and joiners get a copy.
+    pub donated: Option<Arc<Assembled>>,
     /// The node's push-sum weight.
     pub weight: f64,
     /// The decided round, if one was.

@@ -31,8 +31,8 @@ impl Actor for WorkerActor {
     async fn handle(&self, _: ActorRef<Self::Msg>, message: WorkerMessage, state: &mut WorkerState) -> Result<(), ActorProcessingErr> {
         let WorkerState { index: worker, context } = state;
         let message = match message {
-            WorkerMessage::Exchange(ExchangeRequest { request, parameters, frozen, samples, reply }) => {
-                AggregatorMessage::Arrive(Arrival { worker: *worker, request, parameters, frozen, samples, reply })
+            WorkerMessage::Exchange(ExchangeRequest { request, model, frozen, donation, samples, reply }) => {
+                AggregatorMessage::Arrive(Arrival { worker: *worker, request, model, frozen, donation, samples, reply })
             }
             WorkerMessage::Leave { reply } => AggregatorMessage::Leave { worker: *worker, reply },
             WorkerMessage::Gone => AggregatorMessage::Gone { worker: *worker, error: ExchangeError::WorkerLeft(*worker) },

@@ -6,6 +6,7 @@ use slowmo::{Config, Network, Runtime};
 use slowmo_actors::ports::transport::{SendError, Transport, TransportEvent};
 use slowmo_protocol::coordinator::{Outcome, Proposal, RoundKind, Terms};
 use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
+use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{
     BULK_HEADER_BYTES_MAX, Bulk, BulkHeader, CONTROL_FRAME_BYTES_MAX, Content, Contributed, Contribution, Datagram, Frame, Header, Hello,
@@ -41,8 +42,8 @@ fn usurped() -> View {
 fn hello(standing: bool) -> Message {
     let (lineage, round, alive) = (Lineage(1), Round(9_999), vec![STRANGER, NodeId(2)]);
     let standing = standing.then(|| Standing { lineage, round, view: usurped(), alive });
-    let (elements, buffer_elements) = (Some(1), Some(0));
-    Message::Hello(Hello { address: address(99), devices: 1, settings: "tau = 1".to_owned(), elements, buffer_elements, standing })
+    let model = Some(ModelSize::of(1));
+    Message::Hello(Hello { address: address(99), devices: 1, settings: "tau = 1".to_owned(), model, standing, lineage: Some(Lineage(1)) })
 }
 
 fn terms() -> Terms {
@@ -99,6 +100,7 @@ fn wrong_stream_headers() -> Vec<Vec<u8>> {
         Bulk::Contribution(Contribution { terms: terms(), weight: f64::NAN }),
         Bulk::Parameters,
         Bulk::State,
+        Bulk::Buffers,
         Bulk::Gossip { step: Step(1), weight: 1.0, scale: 0.5 },
     ];
     let senders = [STRANGER, NodeId(1), NodeId(2)];

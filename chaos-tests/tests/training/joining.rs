@@ -4,7 +4,11 @@
 use crate::support::{Training, bits, by_the_book, config, in_hub, local_sgd, sgp, train, uneven};
 use slowmo::config::BaseName;
 use slowmo::transport::memory::MemoryHub;
-use slowmo::{Config, StepReport};
+use slowmo::{Buffers, Config, ExchangeError, StepReport, SynchronizeError};
+use slowmo_protocol::ident::Lineage;
+use slowmo_protocol::membership::FoundingError;
+use slowmo_protocol::policy::JoinerBuffers;
+use slowmo_protocol::wire::JoinRefusal;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -83,12 +87,17 @@ fn told(late: &Config, values: usize) -> String {
         assert!(begun.elapsed() < SOON, "{:?}: {error}", begun.elapsed());
         error.to_string()
     });
+    assert_unmoved(&founders, &told);
+    told
+}
+
+/// Rounds went on with the same members, and their model is what it would have been.
+fn assert_unmoved(founders: &[Training; 2], told: &str) {
     let expected = by_the_book(VALUES, TAU, BETA, &vec![FOUNDERS.to_vec(); founders[0].seen.reports.len()]);
-    for Training { seen, .. } in &founders {
+    for Training { seen, .. } in founders {
         assert!(seen.reports.iter().all(|report| (report.contributors, report.nodes) == (2, 2)), "{told}");
         assert!(seen.values == expected, "the founders' model does not notice: {told}");
     }
-    told
 }
 
 fn assert_says(told: &str, parts: &[&str]) {
@@ -159,6 +168,28 @@ fn a_node_with_another_model_is_told_both_sizes() {
 }
 
 #[test]
+fn a_node_with_other_optimizer_buffers_is_told_both_sizes_where_they_are_copied() {
+    let copying = Config { joiner_buffers: JoinerBuffers::Copy, ..averaging() };
+    let (told, founders) = visited(&copying, |hub| {
+        let node = in_hub(hub, LATE, &[1, 2, 3], &copying);
+        let (mut parameters, mut optimizer) = (uneven(VALUES), [3.0; 5]);
+        let buffers = Buffers { optimizer: &mut optimizer, model: &mut () };
+        let error = node.worker(0).unwrap().synchronize_with(&mut parameters, buffers).unwrap_err();
+        assert_eq!((parameters, optimizer), (uneven(VALUES), [3.0; 5]), "both are unchanged after an error");
+        error.to_string()
+    });
+    assert_says(&told, &["of the running cluster refused this node", "0 optimizer", "brought", "5 optimizer", "train the same model"]);
+    assert_unmoved(&founders, &told);
+}
+
+#[test]
+fn a_node_without_optimizer_buffers_joins_where_they_are_copied() {
+    let copying = Config { joiner_buffers: JoinerBuffers::Copy, ..averaging() };
+    let [_, late, _] = one_comes_later(&copying, &copying);
+    assert_eq!(late.seen.reports.len(), TOGETHER);
+}
+
+#[test]
 fn a_node_too_many_is_told_the_bound() {
     let told = told(&Config { max_nodes: 2, ..averaging() }, VALUES);
     assert_says(&told, &["of the running cluster refused this node", "full", "max_nodes = 2", "drain a node first"]);
@@ -176,9 +207,42 @@ fn a_second_node_of_a_live_id_is_told_so() {
         second.worker(0).unwrap().synchronize(&mut uneven(VALUES)).unwrap_err().to_string()
     });
     assert_says(&told, &["node 3", "own node_id"]);
-    for Training { seen, .. } in &founders {
-        assert!(seen.reports.iter().all(|report| (report.contributors, report.nodes) == (2, 2)), "{told}");
+    assert_unmoved(&founders, &told);
+}
+
+/// Why a running cluster refuses a node that brings the state of a history.
+fn refused_with(hub: &MemoryHub, lineage: Lineage) -> JoinRefusal {
+    let node = in_hub(hub, LATE, &[1, 2, 3], &Config { lineage: Some(lineage), ..averaging() });
+    let mut parameters = uneven(VALUES);
+    let error = node.worker(0).unwrap().synchronize(&mut parameters).unwrap_err();
+    assert_eq!(parameters, uneven(VALUES), "parameters are unchanged after an error");
+    match error {
+        SynchronizeError::Exchange(ExchangeError::Founding(FoundingError::Refused { reason, .. })) => reason,
+        other => panic!("{other}"),
     }
+}
+
+#[test]
+fn a_node_that_brings_another_history_s_state_is_told_both() {
+    let (reason, founders) = visited(&averaging(), |hub| refused_with(hub, Lineage(7)));
+    let told = reason.to_string();
+    let JoinRefusal::OtherLineage { cluster, joiner: Lineage(7) } = reason else { panic!("{told}") };
+    assert_says(&told, &[&cluster.to_string(), &Lineage(7).to_string(), "unchanged", "leave lineage out", "or join the cluster"]);
+    assert_unmoved(&founders, &told);
+}
+
+#[test]
+fn a_node_that_brings_the_cluster_s_own_history_joins_it() {
+    let (joined, _) = visited(&averaging(), |hub| {
+        let JoinRefusal::OtherLineage { cluster, .. } = refused_with(hub, Lineage(7)) else { panic!("no lineage was named") };
+        let node = in_hub(hub, 4, &[1, 2, 3, 4], &Config { lineage: Some(cluster), min_nodes: 2, ..averaging() });
+        let mut worker = node.worker(0).unwrap();
+        let joined = worker.synchronize(&mut uneven(VALUES)).unwrap();
+        assert_eq!(node.status().lineage, format!("{:032x}", cluster.0));
+        worker.leave().unwrap();
+        joined
+    });
+    assert_eq!((joined.nodes, joined.node_rank), (3, 2));
 }
 
 #[test]

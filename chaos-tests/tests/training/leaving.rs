@@ -1,8 +1,9 @@
 //! A node that leaves in order while the others train on: it hands over, it is out of the next view and stays out, and nothing
 //! of the slow momentum is lost.
 
-use crate::support::{IN_ORDER, Training, bits, by_the_book, local_sgd, train};
+use crate::support::{IN_ORDER, RATE, Training, bits, by_the_book, config, descend, local_sgd, mean, noisy, train, uneven};
 use slowmo::Runtime;
+use slowmo::config::BaseName;
 use slowmo_chaos::cluster::{Cluster, Link, start};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -91,4 +92,59 @@ fn a_node_whose_training_ends_earlier_hands_over() {
         let nodes = trained(link, leaver, |_, step, _| step == at);
         assert_handed_over(link, leaver, &nodes);
     });
+}
+
+/// [`by_the_book`] where only the mean of the first half's gradients is taken, at every step.
+fn half_by_the_book(contributors: &[Vec<u64>]) -> Vec<Vec<f32>> {
+    let mut x = uneven(VALUES);
+    let (mut anchor, mut momentum) = (x.clone(), vec![0.0f32; VALUES]);
+    let round = |(step, nodes): (usize, &Vec<u64>)| {
+        let gradients: Vec<_> = nodes.iter().map(|node| noisy(*node as usize, step, &x)[..VALUES / 2].to_vec()).collect();
+        descend(&mut x, &mean(&gradients), RATE);
+        if (step + 1) % TAU == 0 {
+            x = mean(&vec![x.clone(); nodes.len()]);
+            for ((x, anchor), momentum) in x.iter_mut().zip(&mut anchor).zip(&mut momentum) {
+                *momentum = BETA * *momentum + (*anchor - *x) / RATE;
+                *anchor -= RATE * *momentum;
+                *x = *anchor;
+            }
+        }
+        x.clone()
+    };
+    contributors.iter().enumerate().map(round).collect()
+}
+
+#[test]
+fn state_is_handed_over_with_a_mean_of_fewer_gradients_than_parameters() {
+    let config = slowmo::Config { replicas: 0, base: BaseName::AllReduce, tau: TAU as u64, beta: BETA, ..config() };
+    let (leaver, last) = (IDS[1], 5);
+    let Cluster { nodes, rendezvous: _rendezvous } = start(&IDS, IN_ORDER, &config).unwrap();
+    let seen = thread::scope(|scope| {
+        let nodes = nodes.into_iter().map(|node| {
+            scope.spawn(move || {
+                let (id, mut worker) = (node.node_id(), node.worker(0).unwrap());
+                let (mut parameters, mut seen) = (uneven(VALUES), Vec::new());
+                worker.synchronize(&mut parameters).unwrap();
+                for step in 0..=if id == leaver { last } else { STEPS } {
+                    let mut gradients = noisy(id as usize, step as usize, &parameters)[..VALUES / 2].to_vec();
+                    worker.average_gradients(&mut gradients).unwrap();
+                    descend(&mut parameters, &gradients, RATE);
+                    worker.step(&mut parameters, RATE).unwrap();
+                    seen.push(parameters.clone());
+                }
+                worker.leave().unwrap();
+                seen
+            })
+        });
+        let nodes: Vec<_> = nodes.collect();
+        nodes.into_iter().map(|node| node.join().unwrap()).collect::<Vec<_>>()
+    });
+    let contributors: Vec<Vec<u64>> =
+        (0..=STEPS).map(|step| IDS.into_iter().filter(|id| step <= last || *id != leaver).collect()).collect();
+    let expected = half_by_the_book(&contributors);
+    for seen in &seen {
+        for (step, (values, expected)) in seen.iter().zip(&expected).enumerate() {
+            assert_eq!(bits(values), bits(expected), "step {step}");
+        }
+    }
 }

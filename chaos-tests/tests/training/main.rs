@@ -7,6 +7,7 @@ mod determinism;
 mod founding;
 mod golden;
 mod hostile;
+mod joiner_buffers;
 mod joining;
 mod killed;
 mod large;

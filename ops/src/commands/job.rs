@@ -124,10 +124,15 @@ struct JobReport {
 }
 
 #[derive(Debug, Serialize)]
-struct NodeRow {
-    node: usize,
-    #[serde(flatten)]
-    report: Option<Report>,
+#[serde(untagged)]
+enum NodeRow {
+    /// What it says of itself, its id included.
+    Answer(Box<Report>),
+    /// It does not answer (yet).
+    Silent {
+        /// Its id.
+        node: usize,
+    },
 }
 
 impl Status {
@@ -159,16 +164,19 @@ impl JobReport {
             momentum_lost: furthest.map_or(0, |report| report.momentum_lost),
             disagreement,
             waiting_for: reports().find_map(|report| report.waiting_for.clone()),
-            nodes: nodes.into_iter().map(|(node, report)| NodeRow { node, report }).collect(),
+            nodes: nodes
+                .into_iter()
+                .map(|(node, report)| report.map_or(NodeRow::Silent { node }, |report| NodeRow::Answer(Box::new(report))))
+                .collect(),
         }
     }
 
     fn to_text(&self) -> String {
         let distance = |distance: Option<f32>| distance.map_or_else(|| "–".to_owned(), |distance| format!("{distance:.1e}"));
-        let rows = self.nodes.iter().map(|NodeRow { node, report }| match report {
-            None => [node.to_string(), "no answer".into(), "–".into(), "–".into(), "–".into(), "–".into()],
-            Some(report) => [
-                node.to_string(),
+        let rows = self.nodes.iter().map(|row| match row {
+            NodeRow::Silent { node } => [node.to_string(), "no answer".into(), "–".into(), "–".into(), "–".into(), "–".into()],
+            NodeRow::Answer(report) => [
+                report.node.to_string(),
                 report.standing.clone(),
                 report.epoch.to_string(),
                 report.round.to_string(),

@@ -9,6 +9,7 @@ use slowmo::admin;
 use slowmo_ops::jobs::{self, Answer, Asked, Request, Server};
 use slowmo_ops::processes::signals::{catch_signals, caught};
 use slowmo_ops::processes::{Flow, Group, Happening, NODES_MAX, Plan, supervise};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -90,20 +91,24 @@ impl Launch {
         let name = self.job.clone().unwrap_or_else(|| std::process::id().to_string());
         let server = Server::open(&jobs::socket_of(&name)?).context("cannot open the control socket")?;
         let mut group = Group::start(plan)?;
-        let (mut failed, mut well) = (Vec::new(), 0usize);
+        let (mut failed, mut well, mut leaving) = (Vec::new(), 0usize, BTreeSet::new());
         while !group.is_over() {
             for happening in group.happenings() {
                 match happening {
                     Happening::Line(line) => console.node_line(&line),
-                    Happening::Ended { status, .. } if status.success() => well += 1,
+                    Happening::Ended { node, status } if status.success() => {
+                        leaving.remove(&node);
+                        well += 1;
+                    }
                     Happening::Ended { node, status } => {
+                        leaving.remove(&node);
                         console.progress(format!("node {node} failed ({status}); the others go on without it"));
                         failed.push(node);
                     }
                 }
             }
             while let Some(asked) = server.next() {
-                answer(&name, &mut group, asked);
+                answer(&name, &mut group, &mut leaving, asked);
             }
             if let Some(signal) = caught() {
                 group.end(&mut |happening| show(console, happening));
@@ -132,12 +137,12 @@ fn fail_fast(plan: &Plan, console: Console) -> anyhow::Result<Vec<usize>> {
     Ok(Vec::new())
 }
 
-/// Carries out a request of another command.
-fn answer(job: &str, group: &mut Group, asked: Asked) {
+/// Carries out a request of another command; `leaving` are the nodes that were told to.
+fn answer(job: &str, group: &mut Group, leaving: &mut BTreeSet<usize>, asked: Asked) {
     let done = match asked.request {
-        Request::Status => Ok(status(job, group)),
-        Request::Scale { nodes } => scale(group, nodes),
-        Request::Drain { node } => drain(group, node).map(|()| changed(&[], &[node], &[])),
+        Request::Status => return tell_status(job, group, asked),
+        Request::Scale { nodes } => scale(group, leaving, nodes),
+        Request::Drain { node } => drain(group, leaving, node).map(|()| changed(&[], &[node], &[])),
         Request::Kill { node } if group.signal(node, Signal::SIGKILL) => Ok(changed(&[], &[], &[node])),
         Request::Kill { node } => Err(no_such(group, node)),
     };
@@ -152,40 +157,63 @@ fn no_such(group: &Group, node: usize) -> String {
     format!("no node {node} is running; running: {:?}", group.running_nodes())
 }
 
-fn status(job: &str, group: &Group) -> Answer {
-    let report = |node: usize| match jobs::ask(node, &group.admin_socket(node), admin::Request::Status) {
+/// Asks the nodes, all at once and away from the launcher's loop: one that is stopped makes nobody else wait.
+fn tell_status(job: &str, group: &Group, asked: Asked) {
+    let report = |node: usize, socket: &Path| match jobs::ask(node, socket, admin::Request::Status) {
         Ok(admin::Answer::Status(report)) => Some(*report),
         _ => None,
     };
-    Answer::Status { job: job.to_owned(), nodes: group.running_nodes().into_iter().map(|node| (node, report(node))).collect() }
+    let ask = move |(node, socket): (usize, PathBuf)| (node, std::thread::spawn(move || report(node, &socket)));
+    let sockets: Vec<_> = group.running_nodes().into_iter().map(|node| (node, group.admin_socket(node))).collect();
+    let job = job.to_owned();
+    std::thread::spawn(move || {
+        let asking: Vec<_> = sockets.into_iter().map(ask).collect();
+        let nodes = asking.into_iter().map(|(node, report)| (node, report.join().ok().flatten())).collect();
+        asked.answer(Answer::Status { job, nodes });
+    });
 }
 
-fn drain(group: &Group, node: usize) -> Result<(), String> {
+/// Whether the job's model history has begun; a node that does not answer may know of it.
+fn is_founded(group: &Group) -> bool {
+    let waits = |node: &usize| match jobs::ask(*node, &group.admin_socket(*node), admin::Request::Status) {
+        Ok(admin::Answer::Status(report)) => ["founding", "joining"].contains(&report.standing.as_str()),
+        _ => false,
+    };
+    !group.running_nodes().iter().all(waits)
+}
+
+fn drain(group: &Group, leaving: &mut BTreeSet<usize>, node: usize) -> Result<(), String> {
     if !group.running_nodes().contains(&node) {
         return Err(no_such(group, node));
     }
-    jobs::ask(node, &group.admin_socket(node), admin::Request::Drain).map(drop).map_err(|error| error.to_string())
+    jobs::ask(node, &group.admin_socket(node), admin::Request::Drain).map_err(|error| error.to_string())?;
+    leaving.insert(node);
+    Ok(())
 }
 
-/// Starts the lowest free ids, or drains the highest running ones.
-fn scale(group: &mut Group, nodes: usize) -> Result<Answer, String> {
+/// Starts the lowest free ids, or drains the highest running ones. Nodes that leave already do not count.
+fn scale(group: &mut Group, leaving: &mut BTreeSet<usize>, nodes: usize) -> Result<Answer, String> {
     if !(1..=NODES_MAX).contains(&nodes) {
         return Err(format!(
             "{nodes} nodes: one machine runs 1 to {NODES_MAX} node processes of a launch; drain the last one to end the job"
         ));
     }
     let running = group.running_nodes();
+    let stay: Vec<usize> = running.iter().copied().filter(|node| !leaving.contains(node)).collect();
     let (mut joined, mut drained) = (Vec::new(), Vec::new());
+    let partly =
+        |error: String, done: &[usize], what| if done.is_empty() { error } else { format!("{error}; before that {what} {done:?}") };
+    let founded = stay.len() >= nodes || is_founded(group);
     let mut id = group.first_id();
-    while running.len() + joined.len() < nodes {
+    while stay.len() + joined.len() < nodes {
         if !running.contains(&id) {
-            group.join(id).map_err(|error| error.to_string())?;
+            group.join(id, founded).map_err(|error| partly(error.to_string(), &joined, "started"))?;
             joined.push(id);
         }
         id += 1;
     }
-    for node in running.iter().rev().take(running.len().saturating_sub(nodes)) {
-        drain(group, *node)?;
+    for node in stay.iter().rev().take(stay.len().saturating_sub(nodes)) {
+        drain(group, leaving, *node).map_err(|error| partly(error, &drained, "told to drain"))?;
         drained.push(*node);
     }
     Ok(changed(&joined, &drained, &[]))

@@ -78,16 +78,20 @@ pub enum Answer {
 /// # Errors
 /// It does not answer.
 pub fn request(socket: &Path, request: Request) -> std::io::Result<Answer> {
-    exchange(socket, &request)
+    exchange(socket, &request, ANSWER_MAX)
 }
 
 /// One line to a socket, one line back.
-fn exchange<A: for<'a> Deserialize<'a>>(socket: &Path, message: &impl Serialize) -> std::io::Result<A> {
+fn exchange<A: for<'a> Deserialize<'a>>(socket: &Path, message: &impl Serialize, answer_max: Duration) -> std::io::Result<A> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(ANSWER_MAX))?;
-    stream.set_write_timeout(Some(ANSWER_MAX))?;
+    stream.set_read_timeout(Some(answer_max))?;
+    stream.set_write_timeout(Some(answer_max))?;
     writeln!(stream, "{}", serde_json::to_string(message)?)?;
     let mut line = String::new();
-    BufReader::new(stream.take(MESSAGE_BYTES_MAX)).read_line(&mut line)?;
-    Ok(serde_json::from_str(&line)?)
+    let read = BufReader::new(stream.take(MESSAGE_BYTES_MAX)).read_line(&mut line);
+    read.map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => std::io::Error::other(format!("no answer within {} s", answer_max.as_secs())),
+        _ => error,
+    })?;
+    serde_json::from_str(&line).map_err(|error| std::io::Error::other(format!("not an answer of this version: {error}")))
 }

@@ -3,12 +3,16 @@
 use super::exchange;
 use slowmo::admin::{Answer, Request};
 use std::path::Path;
+use std::time::Duration;
+
+/// How long a node may take; the launcher, which asks for others, must answer them well within [`super::ANSWER_MAX`].
+pub const NODE_ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Why a node did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// It does not answer.
-    #[error("node {node} does not answer ({source}); it may not be up yet, or be stopped")]
+    #[error("node {node} does not answer ({source}); it may not be up yet, or be stopped, and then do what was asked once it goes on")]
     Silent {
         /// Which.
         node: usize,
@@ -30,7 +34,7 @@ pub enum NodeError {
 /// # Errors
 /// It does not answer, or refuses.
 pub fn ask(node: usize, socket: &Path, request: Request) -> Result<Answer, NodeError> {
-    match exchange(socket, &request) {
+    match exchange(socket, &request, NODE_ANSWER_MAX) {
         Ok(Answer::Refused { error }) => Err(NodeError::Refused { node, error }),
         Ok(answer) => Ok(answer),
         Err(source) => Err(NodeError::Silent { node, source }),

@@ -2,8 +2,7 @@
 
 use super::{Answer, MESSAGE_BYTES_MAX, Request};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
@@ -39,12 +38,7 @@ impl Server {
     /// # Errors
     /// The socket cannot be opened.
     pub fn open(path: &Path) -> std::io::Result<Self> {
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        let listener = slowmo::admin::bind(path)?;
         let (sender, asked) = sync_channel(REQUESTS_WAITING_MAX);
         let serve = move || {
             for connection in listener.incoming().flatten() {

@@ -173,17 +173,19 @@ impl Group {
         Ok(group)
     }
 
-    /// Starts one more node, which joins the others; of one that ran before, if it has ended.
+    /// Starts one more node, also one that ran before, if it has ended. It joins the others, unless it takes the place of one of
+    /// the plan's in a founding that is still to come.
     ///
     /// # Errors
     /// The node runs, or too many do, or its process did not start. Nothing else changed.
-    pub fn join(&mut self, node: usize) -> Result<(), GroupError> {
+    pub fn join(&mut self, node: usize, founded: bool) -> Result<(), GroupError> {
         let running = self.running_nodes();
         if running.contains(&node) || running.len() >= NODES_MAX {
             return Err(GroupError::Nodes(node));
         }
         self.members.retain(|member| member.node != node);
-        self.add(node, true).map_err(|source| GroupError::Start { node, source })
+        let founds = !founded && !self.plan.joins && node < self.plan.first_id + self.plan.nodes;
+        self.add(node, !founds).map_err(|source| GroupError::Start { node, source })
     }
 
     /// The lowest id of the group.
@@ -246,7 +248,7 @@ impl Group {
         Ok(())
     }
 
-    /// What happened within [`POLL`]. Whoever ended is told to the other nodes at once.
+    /// What happened until now, after waiting a moment for lines. Whoever ended is told to the other nodes at once.
     pub fn happenings(&mut self) -> Vec<Happening> {
         let mut happenings: Vec<Happening> = self.read().into_iter().map(Happening::Line).collect();
         let ended = self.reap();

@@ -182,8 +182,23 @@ pub static KEYS: &[Key] = &[
     ),
     key!(peers, "", "", Allowed::Form("a list of at most 4096 host:port, separated by commas"), false, "nodes to dial at start"),
     key!(rendezvous, word: "none", "", PATH, false, "folder in which the nodes of one machine or shared disk find each other"),
-    key!(min_nodes, "1", "nodes", NODES, true, "founding nodes: training starts when so many have met"),
+    key!(
+        min_nodes,
+        "1",
+        "nodes",
+        NODES,
+        true,
+        "founding nodes: training starts when so many have met; with half of all nodes or fewer, nodes that do not reach each other found two clusters"
+    ),
     key!(join, "false", "", SWITCH, false, "join a running cluster only, never found one"),
+    key!(
+        lineage,
+        word: "any",
+        "",
+        Allowed::Form("any, or a model history in 32 hexadecimal digits, as status shows it"),
+        false,
+        "join only the running cluster of this model history"
+    ),
     key!(max_nodes, "4096", "nodes", NODES, true, "most members of the cluster; further nodes are refused"),
     key!(devices, "1", "workers", Allowed::Whole(1, 64), false, "workers of this node, g"),
     key!(device, "cpu", "", Allowed::Words(&["cpu"]), false, "where the workers' copies of the model live"),
@@ -244,7 +259,14 @@ pub static KEYS: &[Key] = &[
         true,
         "all holders of a shard lost: its momentum restarts at zero, or the run stops"
     ),
-    key!(joiner_buffers, "reset", "", Allowed::Words(&["reset"]), true, "what a joiner gets of the base optimizer's buffers"),
+    key!(
+        joiner_buffers,
+        "reset",
+        "",
+        Allowed::Words(&["reset", "copy"]),
+        true,
+        "the base optimizer's buffers of a joiner: zeros, or a copy of a member's (which every node then keeps ready at each round)"
+    ),
     key!(probe_interval_ms, "200", "ms", MILLISECONDS, false, "how often a peer is probed for life"),
     key!(suspect_ms, "1000", "ms", MILLISECONDS, false, "how long a peer that does not answer is suspected before it counts as dead"),
     key!(admin, word: "none", "", PATH, false, "Unix socket on which this node answers status and takes orders"),

@@ -21,6 +21,7 @@ pub use values::{BaseName, Congestion, DeviceName, OuterName, PEERS_MAX};
 
 use keys::{KEYS, Key};
 use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy, Outer, OuterOptimizer};
+use slowmo_protocol::ident::Lineage;
 use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -48,6 +49,8 @@ pub struct Config {
     pub min_nodes: usize,
     /// Join a running cluster only.
     pub join: bool,
+    /// Join only the cluster of this model history.
+    pub lineage: Option<Lineage>,
     /// Most members of the cluster.
     pub max_nodes: usize,
     /// Workers of this node, `g`.
@@ -154,6 +157,7 @@ impl Default for Config {
             rendezvous: None,
             min_nodes: 1,
             join: false,
+            lineage: None,
             max_nodes: 4096,
             devices: 1,
             device: DeviceName::Cpu,
@@ -247,6 +251,15 @@ impl Config {
             return Err(ConfigError::KeepAliveTooLong { keep_alive_ms, idle_timeout_ms });
         }
         Ok(())
+    }
+
+    /// Whether `min_nodes` of this node and its peers may meet and found a cluster while others of them found another.
+    #[must_use]
+    pub fn may_found_twice(&self) -> bool {
+        let me = self.listen.to_string();
+        let others = self.peers.iter().filter(|peer| **peer != me).count();
+        let founds = !self.join && self.lineage.is_none();
+        founds && others > 0 && 2 * self.min_nodes <= others + 1
     }
 
     /// The training algorithm; SlowMo with `alpha` 1 and `beta` 0 is off.

@@ -48,6 +48,8 @@ fn every_value_survives_its_own_text() {
         ("cluster_key_file", "key"),
         ("base", "sgp"),
         ("outer", "bmuf_nbm"),
+        ("lineage", "00112233445566778899aabbccddeeff"),
+        ("lineage", "any"),
         ("alpha", "1e-7"),
         ("beta", "0.0"),
         ("average_every", "12"),
@@ -232,4 +234,23 @@ fn files_that_cannot_be_read_are_typed() {
     let missing = sources::read(Path::new("/no/such/slowmo.toml")).unwrap_err();
     assert_eq!(missing, ConfigError::FileMissing { path: "/no/such/slowmo.toml".into() });
     assert!(matches!(sources::read(Path::new("/")), Err(ConfigError::FileUnreadable { .. })));
+}
+
+#[test]
+fn a_lineage_has_all_its_digits_and_names_a_history() {
+    for text in ["", "7", "00000000000000000000000000000000", "+0112233445566778899aabbccddeeff", "00112233445566778899aabbccddeeff00"] {
+        let told = Config::default().with("lineage", text).unwrap_err().to_string();
+        assert!(told.contains("32 hexadecimal digits"), "{told}");
+    }
+}
+
+#[test]
+fn a_founding_by_half_of_the_nodes_may_happen_twice() {
+    let with = |min_nodes: usize, peers: &str| Config { min_nodes, ..Config::default() }.with("peers", peers).unwrap();
+    let (one, three) = ("10.0.0.2:7000", "10.0.0.2:7000,10.0.0.3:7000,10.0.0.4:7000");
+    let twice = |config: Config| config.may_found_twice();
+    assert!(twice(with(1, one)) && twice(with(1, three)) && twice(with(2, three)));
+    assert!(!twice(with(1, "")) && !twice(with(2, one)) && !twice(with(3, three)));
+    assert!(!twice(Config { join: true, ..with(2, three) }), "it founds nothing");
+    assert!(!twice(Config { listen: SocketAddr::from(([10, 0, 0, 2], 7000)), ..with(2, three) }), "the list names this node too");
 }

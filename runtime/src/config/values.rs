@@ -2,12 +2,16 @@
 
 use crate::transport::quic::ClusterKey;
 use slowmo_protocol::algorithm::BufferStrategy;
+use slowmo_protocol::ident::Lineage;
 use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Most peers that may be listed; as many as a view may have members.
 pub const PEERS_MAX: usize = 4096;
+
+/// Digits of a lineage.
+const LINEAGE_DIGITS: usize = 32;
 
 /// A value that has one canonical text. `parse(show(x)) == Some(x)`.
 pub(super) trait Value: Sized {
@@ -117,6 +121,18 @@ impl Value for PathBuf {
     }
     fn show(&self) -> String {
         self.display().to_string()
+    }
+}
+
+/// Hexadecimal, as status shows it.
+impl Value for Lineage {
+    fn parse(text: &str) -> Option<Self> {
+        let digits = text.len() == LINEAGE_DIGITS && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let lineage = u128::from_str_radix(text, 16).ok().filter(|_| digits).map(Self);
+        lineage.filter(|lineage| lineage.is_decided())
+    }
+    fn show(&self) -> String {
+        format!("{:032x}", self.0)
     }
 }
 

@@ -1,20 +1,24 @@
 //! What a worker does around its waiting: freeze, check, send the request; take the result, write it back. The blocking and
 //! the async handle wait in their own ways between the two halves.
 
+mod buffers;
+
 use super::report::{Buffers, StepReport, Synchronized};
 use crate::error::{GradientError, StepError, SynchronizeError};
 use crate::node::Node;
 use crate::sampler::{ElasticSampler, Follower, SamplerError};
-use crate::tensors::{elements, zero};
+use crate::tensors::elements;
+use buffers::Sizes;
 use slowmo_actors::ExchangeError;
 use slowmo_actors::buffers::{Assembled, Buffer, Frozen};
-use slowmo_actors::ports::device::{Device, FreezeError, TensorError, Tensors};
+use slowmo_actors::ports::device::{Device, FreezeError, Tensors};
 use slowmo_actors::worker::{ExchangeRequest, Exchanged, WorkerMessage};
 use slowmo_protocol::aggregator::{Request, Task};
-use slowmo_protocol::algorithm::{Base, BufferStrategy};
+use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::ident::Step;
 use slowmo_protocol::mean;
+use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::schedule::{Due, Exchange, due};
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -38,14 +42,6 @@ pub struct Session {
     sampler: Option<Follower>,
     /// An exchange was asked for and its result not taken yet.
     waiting: bool,
-}
-
-/// Values of each kind, as at `synchronize`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sizes {
-    parameters: usize,
-    model: usize,
-    optimizer: usize,
 }
 
 /// An exchange that a step waits for.
@@ -79,12 +75,11 @@ impl Session {
         if self.sizes.is_some() {
             return Err(SynchronizeError::Again);
         }
-        let optimizer = if self.averages_optimizer() { elements(&*buffers.optimizer)? } else { 0 };
-        let sizes = Sizes { parameters: elements(parameters)?, model: elements(&*buffers.model)?, optimizer };
+        let sizes = self.sizes_of(parameters, buffers)?;
         let total = sizes.parameters + sizes.model + sizes.optimizer;
         let frozen = self.freeze(parameters, buffers, sizes, total)?;
         let request = Request { step: self.step, task: Task::Found, gamma: 0.0, elements: total as u64 };
-        Ok(self.ask(request, sizes.parameters, Some(frozen)))
+        Ok(self.ask(request, sizes.model(), Some(frozen), None))
     }
 
     /// Writes the founding parameters.
@@ -97,14 +92,10 @@ impl Session {
         self.waiting = false;
         let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped))?;
         self.follow(&exchanged)?;
-        let optimizer = if self.averages_optimizer() { elements(&*buffers.optimizer)? } else { 0 };
-        let sizes = Sizes { parameters: elements(parameters)?, model: elements(&*buffers.model)?, optimizer };
+        let sizes = self.sizes_of(parameters, buffers)?;
         self.device().write_back(&exchanged.values, 0, 1.0, parameters)?;
         self.device().write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model)?;
-        // A joiner's first round may be a plain average, which the optimizer's buffers do not travel with: they start afresh.
-        if optimizer > 0 && exchanged.values.covers(sizes.parameters + sizes.model + optimizer) {
-            self.device().write_back(&exchanged.values, sizes.parameters + sizes.model, 1.0, buffers.optimizer)?;
-        }
+        self.begin_optimizer(&exchanged, sizes, buffers)?;
         self.sizes = Some(sizes);
         self.go_to(exchanged.next_step);
         let round = exchanged.outcome.as_ref().map_or(0, |outcome| outcome.round.next().0);
@@ -134,8 +125,9 @@ impl Session {
         let gamma = self.gamma(due, learning_rate)?;
         let step = self.step.0;
         let frozen = self.freeze(parameters, buffers, sizes, total).map_err(|error| StepError::Freeze { step, error })?;
+        let donation = self.donation(due, sizes, buffers)?;
         let request = Request { step: self.step, task: Task::Due(due), gamma, elements: total as u64 };
-        Ok(Ok(Pending { answer: self.ask(request, sizes.parameters, Some(frozen)), due }))
+        Ok(Ok(Pending { answer: self.ask(request, sizes.model(), Some(frozen), donation), due }))
     }
 
     /// Writes the result of a step's exchange.
@@ -156,6 +148,9 @@ impl Session {
         // Averaged buffers travel with every decided round of parameters, also one that this node was passed over in.
         if exchanged.outcome.is_some() {
             self.device().write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model)?;
+        }
+        if let Some(donated) = &exchanged.donated {
+            self.device().write_back(donated, 0, 1.0, buffers.optimizer)?;
         }
         let due = exchanged.outcome.as_ref().map_or(due, |outcome| taken(due, outcome.terms.kind));
         self.write_optimizer(due, sizes, &exchanged.values, buffers)?;
@@ -215,9 +210,7 @@ impl Session {
         if self.waiting {
             return Err(GradientError::Abandoned);
         }
-        if self.sizes.is_none() {
-            return Err(GradientError::NotSynchronized);
-        }
+        let sizes = self.sizes.ok_or(GradientError::NotSynchronized)?;
         self.averaged_gradients = true;
         self.node.collective().mean(self.index, gradients)?;
         if self.node.settings().algorithm.base != Base::AllReduce {
@@ -227,7 +220,8 @@ impl Session {
         let mut buffer = self.node.pool().take(total);
         self.device().copy(gradients, buffer.values_mut())?;
         let request = Request { step: self.step, task: Task::Gradients, gamma: 0.0, elements: total as u64 };
-        Ok(Some(self.ask(request, total, Some(buffer.freeze()))))
+        let model = ModelSize { parameters: total as u64, ..sizes.model() };
+        Ok(Some(self.ask(request, model, Some(buffer.freeze()), None)))
     }
 
     /// Writes the mean over all nodes.
@@ -261,18 +255,15 @@ impl Session {
         self.node.tell_worker(self.index, WorkerMessage::Gone);
     }
 
-    fn ask(&mut self, request: Request, parameters: usize, frozen: Option<Frozen>) -> Answer {
+    fn ask(&mut self, request: Request, model: ModelSize, frozen: Option<Frozen>, donation: Option<Frozen>) -> Answer {
         self.waiting = true;
         let (reply, answer) = oneshot::channel();
         // Worker 0's values stand for the node: the workers of a node hold the same parameters.
         let frozen = frozen.filter(|_| self.index == 0);
         let samples = self.sampler.as_ref().filter(|_| self.index == 0).map(Follower::progress);
-        self.node.tell_worker(self.index, WorkerMessage::Exchange(ExchangeRequest { request, parameters, frozen, samples, reply }));
+        let exchange = ExchangeRequest { request, model, frozen, donation, samples, reply };
+        self.node.tell_worker(self.index, WorkerMessage::Exchange(exchange));
         answer
-    }
-
-    fn averages_optimizer(&self) -> bool {
-        self.node.settings().algorithm.buffers == BufferStrategy::Average
     }
 
     /// Values that travel: parameters; with exact averages the model's buffers; with averaged slow steps the optimizer's too.
@@ -287,16 +278,6 @@ impl Session {
     fn check_length(&self, what: &'static str, found: usize, expected: usize) -> Result<(), StepError> {
         if found != expected {
             return Err(StepError::Length { step: self.step.0, what, found, expected });
-        }
-        Ok(())
-    }
-
-    fn check_buffers(&self, due: Due, sizes: Sizes, buffers: &Buffers<'_>) -> Result<(), StepError> {
-        if due.is_boundary() {
-            self.check_length("model buffers", elements(&*buffers.model)?, sizes.model)?;
-        }
-        if due.takes_slow_step() && self.averages_optimizer() {
-            self.check_length("optimizer buffers", elements(&*buffers.optimizer)?, sizes.optimizer)?;
         }
         Ok(())
     }
@@ -340,21 +321,6 @@ impl Session {
             let debiased: Vec<f32> = numerators.iter().map(|x| x / *weight as f32).collect();
             mean::rebias(&mut values[offset..offset + numerators.len()], &debiased, *weight);
         });
-    }
-
-    fn write_optimizer(&self, due: Due, sizes: Sizes, values: &Assembled, buffers: &mut Buffers<'_>) -> Result<(), TensorError> {
-        if !due.takes_slow_step() {
-            return Ok(());
-        }
-        let averaged = matches!(due.exchange, Exchange::Average | Exchange::SlowRound);
-        match self.node.settings().algorithm.buffers {
-            BufferStrategy::Maintain => Ok(()),
-            BufferStrategy::Reset => zero(buffers.optimizer),
-            BufferStrategy::Average if averaged && values.covers(sizes.parameters + sizes.model + sizes.optimizer) => {
-                self.device().write_back(values, sizes.parameters + sizes.model, 1.0, buffers.optimizer)
-            }
-            BufferStrategy::Average => Ok(()),
-        }
     }
 
     /// The report of a step after which nothing was due.

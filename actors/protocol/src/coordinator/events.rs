@@ -3,6 +3,7 @@
 use super::error::RoundError;
 use super::outcome::{Outcome, Terms};
 use super::plan::{Attempt, Plan, Publication};
+use crate::algorithm::BufferStrategy;
 use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
 use crate::policy::{OnMomentumLoss, Quorum};
@@ -30,6 +31,8 @@ pub enum In {
         terms: Terms,
         /// Which samples were left when the round began, if its training follows an elastic sampler.
         samples: Option<Progress>,
+        /// Values of the base optimizer's buffers of which a joiner may get a copy; the same on every node.
+        buffers: u64,
     },
     /// A control frame about rounds arrived.
     Frame {
@@ -44,6 +47,8 @@ pub enum In {
     ParametersHeld(Attempt, NodeId),
     /// All state that a node moves to this one arrived.
     StateHeld(Attempt, NodeId),
+    /// The donor's buffers of the base optimizer arrived.
+    BuffersHeld(Attempt, NodeId),
     /// A contributor expects another round than this node.
     TermsDiffer(Attempt, NodeId, Terms),
     /// A stream to or from a node failed while the node seems alive.
@@ -66,6 +71,8 @@ pub enum In {
     Leaving {
         /// Who.
         node: NodeId,
+        /// Which start of it: a later one under its id stays.
+        incarnation: Incarnation,
         /// Whether its training threads still contribute to the next round.
         contributes: bool,
     },
@@ -119,6 +126,8 @@ pub struct Settings {
     pub replicas: usize,
     /// Whether the outer optimizer keeps anchor and momentum in shards.
     pub keeps_state: bool,
+    /// Whether a joiner gets a copy of a member's buffers of the base optimizer, and what rounds do to those.
+    pub copies_buffers: Option<BufferStrategy>,
     /// Who may decide.
     pub quorum: Quorum,
     /// What happens when all holders of a shard are lost.

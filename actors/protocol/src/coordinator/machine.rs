@@ -3,6 +3,7 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `early` | frames that came before their round |
 //! | `history` | what was decided, and what follows from it: shard maps, next views, losses |
 //! | `open` | the bookkeeping of the attempt under way |
 //! | `leading` | the leader's rules: take-over, whom to wait for, what to propose, when it is decided |
@@ -11,6 +12,7 @@
 //! | `inspection` | what may be asked about it from outside |
 //! | `joining` | the rules of a node that is no member yet |
 
+mod early;
 mod history;
 mod inspection;
 mod joining;
@@ -28,15 +30,13 @@ use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::{Machine, Outbox, Place};
 use crate::time::{Instant, Span};
 use crate::view::{Member, View};
-use crate::wire::{Contributed, Header, Message};
+use crate::wire::{Contributed, Message};
+use early::Early;
+pub use early::{EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX};
 use history::{History, Maps};
 use open::Open;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Control frames of the next round that are kept until this node gets there, per member.
-pub const EARLY_FRAMES_PER_MEMBER_MAX: usize = 4;
-/// The same over all members.
-pub const EARLY_FRAMES_MAX: usize = 4 * crate::view::MEMBERS_MAX;
 /// How long a broken stream may go unexplained before the leader is asked for another attempt: its other end may be found
 /// dead, or another attempt may be on its way.
 pub const STREAM_BROKEN_WAIT: Span = Span::from_millis(500);
@@ -54,11 +54,13 @@ pub struct Coordinator {
     maps: Maps,
     /// Values of the rounds that take the slow step: how anchor and momentum are cut.
     state_elements: Option<u64>,
+    /// Values of the base optimizer's buffers, as this node contributed them last.
+    buffers: u64,
     mine: Option<Contributed>,
     dead: BTreeSet<(NodeId, Incarnation)>,
     joiners: BTreeMap<NodeId, Member>,
-    leaving: BTreeMap<NodeId, bool>,
-    early: Vec<(Header, Message)>,
+    leaving: BTreeMap<NodeId, (Incarnation, bool)>,
+    early: Early,
     waiting: Option<String>,
     stopped: Option<RoundError>,
 }
@@ -136,6 +138,12 @@ impl Current {
         self.acceptor.promised()
     }
 
+    /// The views that may follow: of what is proposed, and of what was accepted, which may be decided under a higher ballot too.
+    fn may_follow(&self) -> impl Iterator<Item = &View> {
+        let accepted = self.acceptor.accepted().map(|(_, proposal)| proposal);
+        self.proposal.iter().chain(accepted).map(|proposal| &proposal.outcome.view)
+    }
+
     /// The open attempt, if `attempt` is the one: what an earlier attempt's movements still report is of no interest.
     fn open_at(&mut self, attempt: Attempt) -> Option<&mut Open> {
         self.open.as_mut().filter(|open| open.plan.attempt == attempt)
@@ -149,11 +157,15 @@ impl Machine for Coordinator {
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
             In::Formed { view, lineage } => self.formed(view, lineage, now, out),
-            In::Contribute { round, terms, samples } => self.contribute(round, Contributed { terms, samples }, now, out),
+            In::Contribute { round, terms, samples, buffers } => {
+                self.buffers = buffers;
+                self.contribute(round, Contributed { terms, samples }, now, out);
+            }
             In::Frame { header, message } => self.receive(header, *message, now, out),
             In::Reduced(attempt) => self.hold(attempt, |open| open.reducing = false),
             In::ParametersHeld(attempt, owner) => self.hold(attempt, |open| _ = open.parameters_from.remove(&owner)),
             In::StateHeld(attempt, from) => self.hold(attempt, |open| open.take_state(from)),
+            In::BuffersHeld(attempt, from) => self.hold(attempt, |open| open.take_buffers(from)),
             In::TermsDiffer(attempt, other, terms) => self.terms_differ(attempt, other, terms, out),
             In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, now),
             In::Lost(node, incarnation) => _ = self.dead.insert((node, incarnation)),
@@ -161,7 +173,7 @@ impl Machine for Coordinator {
             In::PeerUp(node) => self.peer_up(node, out),
             In::Joiners { epoch, members } => self.candidates(epoch, members),
             // Outside, who leaves is none of this node's business: it may be another start by the time this node joins.
-            In::Leaving { node, contributes } if self.history.is_some() => _ = self.leaving.insert(node, contributes),
+            In::Leaving { node, incarnation, contributes } if self.history.is_some() => self.leaves((node, incarnation), contributes),
             In::Leaving { .. } => {}
             In::Resign => self.resign(out),
             In::Tick => self.tick(now, out),
@@ -189,11 +201,12 @@ impl Coordinator {
             current: None,
             maps: Maps::default(),
             state_elements: None,
+            buffers: 0,
             mine: None,
             dead: BTreeSet::new(),
             joiners: BTreeMap::new(),
             leaving: BTreeMap::new(),
-            early: Vec::new(),
+            early: Early::default(),
             waiting: None,
             stopped: None,
         }
@@ -239,7 +252,7 @@ impl Coordinator {
     }
 
     fn replay(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        for (header, message) in std::mem::take(&mut self.early) {
+        for (header, message) in self.early.take() {
             self.receive(header, message, now, out);
         }
     }
@@ -323,7 +336,7 @@ impl Coordinator {
     fn resign(&mut self, out: &mut Outbox<Effect>) {
         self.discard(out);
         (self.history, self.current) = (None, None);
-        self.early.clear();
+        self.early = Early::default();
         self.joiners.clear();
         self.leaving.clear();
         self.dead.clear();
@@ -339,7 +352,11 @@ impl Coordinator {
         current.promise_by.take_if(|until| now >= *until);
         current.grace_over |= current.begun.is_some_and(|begun| now >= begun.after(grace));
         current.joiners_over |= current.joiners_by.take_if(|until| now >= *until).is_some();
-        let broken = current.open.as_mut().and_then(|open| open.broken.take_if(|(_, deadline)| now >= *deadline));
+        let ballot = current.ballot();
+        let broken = current.open.as_mut().and_then(|open| {
+            let of_this = open.plan.attempt.ballot == ballot;
+            open.broken.take_if(|(_, deadline)| now >= *deadline).filter(|_| of_this)
+        });
         if let Some((node, _)) = broken {
             self.ask_for_another_attempt(node, out);
         }

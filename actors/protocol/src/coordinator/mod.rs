@@ -60,6 +60,7 @@
 //!   │◄───────────────────────── Admit{proposal, view} ─────┤
 //!   │◄── parameters ────────┤ a part from each owner        │
 //!   │◄── state ─────────────┤ of the shards J will hold     │
+//!   │◄── buffers ───────────┤ the lowest contributor's, of the base optimizer (if joiners get a copy)
 //!   ├─ Prepared ──────────────────────────────────────────►│ J holds all it must
 //!   │                       │◄─────────────────── Prepared ─┤ all that join do: now the members accept
 //!   │                       ├─ Prepared ───────────────────►│ all participants
@@ -93,9 +94,12 @@ mod plan;
 
 pub use error::RoundError;
 pub use events::{Effect, In, Settings};
-pub use machine::{BROKEN_ATTEMPTS_MAX, Coordinator, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT, STREAM_BROKEN_WAIT};
+pub use machine::{
+    BROKEN_ATTEMPTS_MAX, Coordinator, EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX,
+    FOLLOW_WAIT, STREAM_BROKEN_WAIT,
+};
 pub use outcome::{Outcome, Proposal, RoundKind, Terms};
-pub use plan::{Attempt, Holders, Move, Plan, Publication, Published, losses};
+pub use plan::{Attempt, Donation, Holders, Move, Plan, Publication, Published, losses};
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]

@@ -125,6 +125,19 @@ pub struct Publication {
     pub renews_anchor: bool,
     /// Shards whose state nobody that takes part has, ascending: their slow step is a plain average with momentum zero.
     pub lost: Vec<ShardId>,
+    /// The base optimizer's buffers on their way to nodes that join; `None` where these get no copy.
+    pub donation: Option<Donation>,
+}
+
+/// The base optimizer's buffers that nodes get which join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Donation {
+    /// The lowest contributor: a member, which lends its training's buffers.
+    pub donor: NodeId,
+    /// Who joins, ascending.
+    pub joiners: Vec<NodeId>,
+    /// How many values.
+    pub values: u64,
 }
 
 /// What a publication follows from, beside the plan.
@@ -159,11 +172,21 @@ impl Publication {
             holds: Vec::new(),
             renews_anchor: renews,
             lost: Vec::new(),
+            donation: None,
         };
         if let Some(holders) = holders {
             publication.hold(plan, holders);
         }
         publication
+    }
+
+    /// The same with a copy of `values` values of the base optimizer's buffers for whoever joins.
+    #[must_use]
+    pub fn with_donation(mut self, plan: &Plan, outcome: &Outcome, values: u64) -> Self {
+        let joiners: Vec<NodeId> = outcome.view.ids().filter(|id| !plan.participants.contains(id)).collect();
+        let donor = plan.contributors.first().copied().filter(|_| !joiners.is_empty());
+        self.donation = donor.map(|donor| Donation { donor, joiners, values });
+        self
     }
 
     fn hold(&mut self, plan: &Plan, Holders { layout, before, after, absent }: Holders<'_>) {
@@ -193,6 +216,12 @@ impl Publication {
     /// What `node` sends.
     pub fn moves_from(&self, node: NodeId) -> impl Iterator<Item = &Move> {
         self.moves.iter().filter(move |moved| moved.from == node)
+    }
+
+    /// Who sends `node` its buffers of the base optimizer.
+    #[must_use]
+    pub fn donor_to(&self, node: NodeId) -> Option<NodeId> {
+        self.donation.as_ref().filter(|donation| donation.joiners.contains(&node)).map(|donation| donation.donor)
     }
 
     /// What `node` receives.

@@ -5,6 +5,7 @@ mod network;
 mod node;
 mod oracle;
 mod storm;
+mod streams;
 mod trace;
 mod world;
 
@@ -14,12 +15,16 @@ use node::Schedule;
 use std::collections::BTreeSet;
 use world::{Fault, World};
 
-const SCHEDULE: Schedule = Schedule { slow_every: 3, elements: 23, gradients: 0 };
+const SCHEDULE: Schedule = Schedule { slow_every: 3, elements: 23, gradients: 0, buffers: 0 };
 const LONG: u64 = 20_000_000;
 
 fn world(seed: u64, nodes: u64, replicas: usize) -> World {
+    world_with(seed, nodes, replicas, SCHEDULE)
+}
+
+fn world_with(seed: u64, nodes: u64, replicas: usize, schedule: Schedule) -> World {
     let ids: Vec<u64> = (0..nodes).map(|rank| rank * 5 + 2).collect();
-    World::new(seed, &ids, replicas, Quorum::Majority, SCHEDULE)
+    World::new(seed, &ids, replicas, Quorum::Majority, schedule)
 }
 
 /// Every node that lives and belongs to the cluster reached the end with the same parameters.
@@ -74,6 +79,22 @@ fn a_node_joins_while_others_train() {
         world.fault_at(10_000 + seed * 211 % 60_000, Fault::Start(id));
         world.run(LONG);
         assert_finished(&world, (1 + seed % 4) as usize + 1);
+    }
+}
+
+#[test]
+fn a_joiner_gets_a_donors_buffers_whoever_dies_meanwhile() {
+    for seed in 0..100u64 {
+        let nodes = 3 + seed % 3;
+        let mut world = world_with(seed, nodes, 1, Schedule { buffers: 7, ..SCHEDULE });
+        let at = 10_000 + seed * 211 % 60_000;
+        world.fault_at(at, Fault::Start(NodeId(if seed % 2 == 0 { 1 } else { 40 })));
+        // The donor is the lowest contributor.
+        if seed % 3 > 0 {
+            world.fault_at(at + 1_000 + seed * 97 % 12_000, Fault::Kill(NodeId(2)));
+        }
+        world.run(LONG);
+        assert_finished(&world, nodes as usize + usize::from(seed % 3 == 0));
     }
 }
 

@@ -62,6 +62,8 @@ pub enum In {
     },
     /// A member is gone.
     MemberLost(NodeId),
+    /// A member that was thought gone is alive, in the same view.
+    MemberBack(NodeId),
     /// This node leaves, working towards this round.
     Leave(Round),
     /// Time passed.
@@ -155,6 +157,7 @@ impl Machine for GossipPeer {
             In::View { view, lineage, round } => self.enter(&view, lineage, round, out),
             In::Frame { header, message } => self.receive(&header, &message, out),
             In::MemberLost(node) => self.member_lost(node, out),
+            In::MemberBack(node) => _ = self.lost.remove(&node),
             In::Leave(round) => self.leave(round, now, out),
             In::Tick => self.tick(now, out),
         }

@@ -220,6 +220,11 @@ fn a_dead_member_is_done_without() {
     machine.handle(In::Gossip { step: Step(1), turn: 1, round: Round(1), weight: 1.0 }, Instant(0), &mut out);
     let Some(Effect::Exchange(plan)) = out.take().pop() else { panic!() };
     assert_eq!((plan.out, plan.inward, plan.split.kept), (vec![], vec![NodeId(4)], 1.0), "hop 2 would need node 3");
+    // It was only away for a moment: no round was decided without it, so the view is the same.
+    machine.handle(In::MemberBack(NodeId(3)), Instant(0), &mut out);
+    machine.handle(In::Gossip { step: Step(2), turn: 1, round: Round(1), weight: 1.0 }, Instant(0), &mut out);
+    let Some(Effect::Exchange(plan)) = out.take().pop() else { panic!() };
+    assert_eq!((plan.out, plan.inward), (vec![NodeId(3)], vec![NodeId(4)]));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Why a founding view did not form. Nothing was trained or changed.
 
 use crate::ident::{NodeId, Nodes};
+use crate::model::ModelSize;
 use crate::time::Span;
 use crate::view::ViewError;
 use crate::wire::JoinRefusal;
@@ -50,16 +51,16 @@ pub enum FoundingError {
         differences: String,
     },
     /// Two nodes train models of different sizes.
-    #[error("{ours} brought {} parameters and {} buffer values, {theirs} {} and {}; all nodes train the same model", our_elements.0, our_elements.1, their_elements.0, their_elements.1)]
+    #[error("{ours} brought {our_model}, {theirs} {their_model}; all nodes train the same model")]
     ModelsDiffer {
         /// This node.
         ours: NodeId,
-        /// Its parameters and buffer values.
-        our_elements: (u64, u64),
+        /// What it trains.
+        our_model: ModelSize,
         /// The other.
         theirs: NodeId,
-        /// The other's parameters and buffer values.
-        their_elements: (u64, u64),
+        /// What the other trains.
+        their_model: ModelSize,
     },
     /// A running cluster does not admit this node.
     #[error("{by} of the running cluster refused this node: {reason}")]
@@ -84,7 +85,7 @@ pub enum FoundingError {
     NoView(#[from] ViewError),
 }
 
-fn last_failure(unreachable: Option<&str>) -> String {
+pub(super) fn last_failure(unreachable: Option<&str>) -> String {
     unreachable.map(|told| format!(" (last tried in vain: {told})")).unwrap_or_default()
 }
 

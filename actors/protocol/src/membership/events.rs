@@ -3,6 +3,7 @@
 use super::FoundingError;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
+use crate::model::ModelSize;
 use crate::time::Span;
 use crate::view::{Member, View};
 use crate::wire::{Frame, Header, JoinRefusal, Message};
@@ -12,12 +13,7 @@ use std::net::SocketAddr;
 #[derive(Clone, Debug)]
 pub enum In {
     /// This node's workers called `synchronize`: the size of the model is known.
-    Synchronize {
-        /// Parameters.
-        elements: u64,
-        /// Values of the buffers that travel with them.
-        buffer_elements: u64,
-    },
+    Synchronize(ModelSize),
     /// This start of a peer can be sent to.
     PeerUp(NodeId, Incarnation),
     /// The connections to a peer are gone; whether it closed them because it leaves. Otherwise it may be alive.
@@ -100,6 +96,8 @@ pub enum Effect {
     Leaving {
         /// Who.
         node: NodeId,
+        /// Which start of it.
+        incarnation: Incarnation,
         /// Whether it still contributes to the next round.
         contributes: bool,
     },
@@ -107,6 +105,17 @@ pub enum Effect {
     Resign,
     /// This node wanted to hand over and leave, and was left out without hearing of it: it has left.
     Drained,
+    /// What keeps this node from being a member; `None`: it is one, or does not wait to be.
+    Waiting(Option<String>),
+    /// Another cluster runs beside this one, under the same key; neither gives way.
+    OtherCluster {
+        /// One of its members.
+        node: NodeId,
+        /// Its history.
+        lineage: Lineage,
+        /// Its next round.
+        round: Round,
+    },
     /// Dial a node.
     Connect(SocketAddr),
     /// Close the connections to a node that was declared dead.
@@ -134,6 +143,8 @@ pub struct Settings {
     pub max_nodes: usize,
     /// Join a running cluster only, never found one.
     pub join: bool,
+    /// The history whose state this node brings: only a cluster of this history may admit it.
+    pub lineage: Option<Lineage>,
     /// Whoever is alive may decide, so that two histories may meet.
     pub survivors: bool,
     /// What nodes that ask to join are told where this cluster's rounds carry nothing that would bring them up to date.

@@ -3,7 +3,8 @@
 //!
 //! A founding that is not decided is given up without loss. Of two that share nodes the one with the lower lowest id is
 //! preferred: its members change over to it as the founding members that they are, the others join. A decided history is given
-//! up only if it went on without this node, or where survivors decide.
+//! up only if it went on without this node, or where survivors decide. Two that were founded apart and decided rounds under a
+//! majority stay apart: nobody's training is thrown away unasked, and both sides say so by name.
 
 use super::{Effect, Membership};
 use crate::ident::{Lineage, NodeId, Round};
@@ -85,17 +86,27 @@ impl Membership {
         if self.went_elsewhere(&ours, theirs, header) && self.life.declare_dead(header.sender, header.incarnation) {
             out.push(Effect::Lost(header.sender, header.incarnation));
         }
+        self.tell_of_another_cluster(&ours, theirs, header, out);
     }
 
-    /// Whether our standing is void beside theirs: the same history went on without this node; our founding is not decided and
-    /// shares nodes with a better one; or, where survivors decide, their history has more rounds.
+    /// Two clusters were founded where one was meant: a majority gives up no decided history for another, so both go on, and a
+    /// person has to know.
+    fn tell_of_another_cluster(&mut self, ours: &Standing, theirs: &Standing, header: &Header, out: &mut Outbox<Effect>) {
+        let apart = ours.lineage != theirs.lineage && ours.round > Round::FOUNDING && theirs.round > Round::FOUNDING;
+        if apart && !self.settings.survivors && self.life.is_another_cluster(theirs.lineage) {
+            out.push(Effect::OtherCluster { node: header.sender, lineage: theirs.lineage, round: theirs.round });
+        }
+    }
+
+    /// Whether our standing is void beside theirs: the same history went on without this node; our founding is not decided, and
+    /// theirs is, or shares nodes with ours and is better; or, where survivors decide, their history has more rounds.
     fn gives_way(&self, ours: &Standing, sender: NodeId, theirs: &Standing) -> bool {
         let without_me = !self.counts_on_me(&theirs.view);
         if ours.lineage == theirs.lineage {
             return without_me && theirs.round > ours.round;
         }
         let shares = ours.view.contains(sender) || theirs.view.contains(self.me());
-        if ours.round == Round::FOUNDING && shares {
+        if ours.round == Round::FOUNDING && (shares || theirs.round > Round::FOUNDING) {
             return is_preferred(theirs, ours);
         }
         // What their last round made of ours may be on its way here.

@@ -1,7 +1,9 @@
 //! The elastic life of a node: member, joiner, member again. Who may join, who is dead, who leaves, who must be dialed.
 
-use super::settings::differing_settings;
-use super::{Effect, FoundingError, Membership, member};
+use super::error::last_failure;
+use super::known::Known;
+use super::settings::differing_from_cluster;
+use super::{Effect, FoundingError, Membership};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Outbox;
 use crate::time::{Instant, Span};
@@ -12,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How often nodes that should be connected and are not are dialed.
 pub const REDIAL_EVERY: Span = Span::from_millis(200);
 
-/// How long a node that wanted to leave, and hears from others that it is out, waits for the decision itself.
-pub const DECISION_WAIT: Span = Span::from_millis(2_000);
+/// Other clusters that are remembered, so that each is told of once.
+const OTHER_CLUSTERS_MAX: usize = 64;
 
 /// Where a node stands after, or instead of, a founding.
 #[derive(Clone, Debug, Default)]
@@ -27,19 +29,27 @@ pub(super) struct Life {
     /// Who asked to be admitted, to which view.
     pub candidates: BTreeMap<NodeId, (Epoch, Member)>,
     dead: BTreeSet<(NodeId, Incarnation)>,
-    draining: bool,
+    /// This node leaves; whether it still contributes to the next round.
+    pub leaving: Option<bool>,
+    pub leave_again_at: Option<Instant>,
+    /// This node was a member of a decided history: it founds none any more.
+    pub was_member: bool,
+    /// What an operator was told last of why this node is no member.
+    pub waiting: Option<String>,
+    /// Running clusters beside this one.
+    others: BTreeSet<Lineage>,
     /// This node has handed over: it is no member and does not want to be one.
-    drained: bool,
+    pub drained: bool,
     /// It heard so from others; its own coordinator may still bring the decision.
-    left_out: bool,
-    drained_by: Option<Instant>,
+    pub left_out: bool,
+    pub drained_by: Option<Instant>,
     pub redial_at: Option<Instant>,
 }
 
 impl Life {
     /// Whether the node has neither been a member nor heard of a running cluster.
     pub fn is_new(&self) -> bool {
-        self.standing.is_none() && self.cluster.is_none() && !self.drained
+        self.standing.is_none() && self.cluster.is_none() && !self.drained && !self.was_member
     }
 
     /// `true` if it was not known.
@@ -47,8 +57,13 @@ impl Life {
         self.dead.insert((node, incarnation))
     }
 
-    pub fn is_dead(&self, node: NodeId) -> bool {
-        self.dead.iter().any(|(dead, _)| *dead == node)
+    pub fn is_dead(&self, member: &Member) -> bool {
+        self.dead.contains(&(member.id, member.incarnation))
+    }
+
+    /// `true` the first time that this node hears of a running cluster beside its own.
+    pub fn is_another_cluster(&mut self, lineage: Lineage) -> bool {
+        self.others.len() < OTHER_CLUSTERS_MAX && self.others.insert(lineage)
     }
 
     /// Whether this node asked to be admitted to an earlier view of the same history.
@@ -70,12 +85,14 @@ impl Life {
     }
 
     pub fn waits_for_admission(&self, join: bool) -> bool {
-        self.standing.is_none() && !self.drained && (self.cluster.is_some() || join)
+        self.standing.is_none() && !self.drained && (self.cluster.is_some() || self.was_member || join)
     }
 
     /// What keeps this node from being admitted, for a person.
     pub fn missing(&self, node: &Membership) -> String {
-        let Some(cluster) = &self.cluster else { return "no running cluster was met; check peers or rendezvous".to_owned() };
+        let Some(cluster) = &self.cluster else {
+            return format!("no running cluster was met; check peers or rendezvous{}", last_failure(node.unreachable.as_deref()));
+        };
         match node.unheard(cluster).first() {
             Some(unheard) => {
                 format!("{unheard} of the cluster cannot be reached, or does not reach this node; check addresses and firewalls")
@@ -89,25 +106,23 @@ impl Life {
 impl Membership {
     pub(super) fn standing(&self) -> Option<Standing> {
         let mut standing = self.life.standing.clone()?;
-        standing.alive = standing.view.members().iter().filter(|member| !self.is_down(member)).map(|member| member.id).collect();
+        standing.alive = standing.view.members().iter().filter(|member| !self.life.is_dead(member)).map(|member| member.id).collect();
         Some(standing)
-    }
-
-    fn is_down(&self, member: &Member) -> bool {
-        self.life.dead.contains(&(member.id, member.incarnation))
     }
 
     /// Becomes, or stays, a member of `view`.
     pub(super) fn enter(&mut self, view: View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
         let before = self.life.standing.replace(Standing { lineage, round, view, alive: Vec::new() });
         (self.life.cluster, self.life.asked) = (None, None);
+        self.life.was_member |= round > Round::FOUNDING;
         // They bound the way in, not a later way back.
         (self.appear_by, self.synchronize_by) = (None, None);
         let Some(standing) = &self.life.standing else { return };
-        if before.is_some_and(|before| before.view == standing.view) {
+        if before.as_ref().is_some_and(|before| before.view == standing.view) {
             return;
         }
-        let view = standing.view.clone();
+        let (view, enters) = (standing.view.clone(), before.is_none());
+        self.life.leave_again_at = None;
         out.push(Effect::Search(false));
         let stays = |id: &NodeId, incarnation: &Incarnation| view.member(*id).is_some_and(|member| member.incarnation == *incarnation);
         self.life.candidates.retain(|id, (_, member)| !stays(id, &member.incarnation));
@@ -116,6 +131,10 @@ impl Membership {
         self.watch(out);
         self.tell_joiners(out);
         self.tell_strangers(out);
+        if let Some(contributes) = self.life.leaving.filter(|_| enters) {
+            // It was asked to before there was anybody to tell.
+            self.says_it_leaves(contributes, out);
+        }
     }
 
     pub(super) fn decided(&mut self, view: View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
@@ -129,16 +148,6 @@ impl Membership {
         self.life.standing = None;
         (self.life.drained, self.life.left_out) = (true, false);
         self.left_when_alone(out);
-    }
-
-    /// A node that wanted to leave, was left out and does not get the decision ends without it.
-    pub(super) fn end_when_drained(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        if !self.life.left_out {
-            self.life.drained_by = None;
-        } else if now >= *self.life.drained_by.get_or_insert(now.after(DECISION_WAIT)) {
-            (self.life.left_out, self.life.drained_by) = (false, None);
-            out.push(Effect::Drained);
-        }
     }
 
     /// Liveness watches the members and those that ask to become one.
@@ -168,9 +177,9 @@ impl Membership {
     fn tell_strangers(&self, out: &mut Outbox<Effect>) {
         let Some(standing) = &self.life.standing else { return };
         let member = |id: &NodeId, incarnation| standing.view.member(*id).is_some_and(|member| member.incarnation == incarnation);
-        let elsewhere = |hello: &Hello| hello.standing.as_ref().is_none_or(|theirs| theirs.lineage != standing.lineage);
+        let elsewhere = |known: &Known| known.stands_in != Some(standing.lineage);
         for (id, incarnation) in &self.connected {
-            if !member(id, *incarnation) && self.hellos.get(id).is_some_and(|(_, hello)| elsewhere(hello)) {
+            if !member(id, *incarnation) && self.hellos.get(id).is_some_and(elsewhere) {
                 self.send(*id, self.hello(), out);
             }
         }
@@ -185,7 +194,7 @@ impl Membership {
 
     /// Joins again: the others went on, or hold what this node does not.
     pub(super) fn rejoin(&mut self, out: &mut Outbox<Effect>) {
-        if self.life.draining && self.life.standing.take().is_some() {
+        if self.life.leaving.is_some() && self.life.standing.take().is_some() {
             // Left out, as it wanted; the decision may still be on its way here.
             (self.life.drained, self.life.left_out) = (true, true);
             return self.left_when_alone(out);
@@ -211,8 +220,8 @@ impl Membership {
     /// Living members of the cluster that this node cannot send to, or has not heard from.
     pub(super) fn unheard(&self, cluster: &Standing) -> Vec<NodeId> {
         let heard = |member: &Member| {
-            let hello = self.hellos.get(&member.id).is_some_and(|(header, _)| header.incarnation == member.incarnation);
-            hello && self.can_send_to(member)
+            let known = self.hellos.get(&member.id).is_some_and(|known| known.incarnation == member.incarnation);
+            known && self.can_send_to(member)
         };
         let wanted = cluster.view.members().iter().filter(|member| member.id != self.me() && cluster.alive.contains(&member.id));
         wanted.filter(|member| !heard(member)).map(|member| member.id).collect()
@@ -245,18 +254,20 @@ impl Membership {
         if self.life.candidates.get(&node).is_some_and(|(_, member)| member.incarnation == incarnation) {
             self.tell_joiners(out);
         }
+        // Or the word that this node leaves.
+        self.life.leave_again_at = None;
         // A member that comes back may have missed the request.
         self.life.asked.take_if(|_| self.life.standing.is_none());
     }
 
     pub(super) fn asks_to_join(&mut self, header: &Header, out: &mut Outbox<Effect>) {
         let Some(standing) = &self.life.standing else { return };
-        let Some((of, hello)) = self.hellos.get(&header.sender).filter(|(of, _)| of.incarnation == header.incarnation) else { return };
-        let member = member(of, hello);
+        let Some(known) = self.hellos.get(&header.sender).filter(|known| known.incarnation == header.incarnation) else { return };
+        let member = known.member();
         if standing.lineage != header.lineage || header.epoch < standing.view.epoch() {
             return self.send(header.sender, self.hello(), out);
         }
-        if let Some(refusal) = self.refusal(header.sender, hello) {
+        if let Some(refusal) = self.refusal(known) {
             return self.send(header.sender, Message::Refused(refusal), out);
         }
         if let Some(earlier) = standing.view.member(member.id).filter(|earlier| earlier.incarnation < member.incarnation).cloned() {
@@ -265,7 +276,9 @@ impl Membership {
         }
         if self.life.candidates.len() < MEMBERS_MAX {
             self.life.candidates.insert(header.sender, (header.epoch, member));
-            self.life.dead.remove(&(header.sender, header.incarnation));
+            if self.life.dead.remove(&(header.sender, header.incarnation)) {
+                out.push(Effect::Back(header.sender));
+            }
             self.watch(out);
             self.tell_joiners(out);
         }
@@ -273,23 +286,27 @@ impl Membership {
 
     /// A node with which this cluster can never train learns so at once.
     pub(super) fn refuse_stranger(&self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) -> bool {
-        let Some(refusal) = self.refusal(header.sender, hello) else { return false };
+        let Some(refusal) = self.refusal(&Known::of(header, hello, &self.settings.shared)) else { return false };
         self.send(header.sender, Message::Refused(refusal), out);
         true
     }
 
-    fn refusal(&self, node: NodeId, hello: &Hello) -> Option<JoinRefusal> {
-        let standing = self.life.standing.as_ref()?;
-        let differences = differing_settings(&hello.settings, &self.settings.shared);
+    fn refusal(&self, known: &Known) -> Option<JoinRefusal> {
+        let (standing, ours) = (self.life.standing.as_ref()?, &self.settings.shared);
+        let differences = differing_from_cluster(known.settings(ours), ours);
         if !differences.is_empty() {
             let differences = differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             return Some(JoinRefusal::SettingsDiffer { differences });
         }
-        let theirs = hello.elements.zip(hello.buffer_elements);
-        if let (Some(cluster), Some(joiner)) = (self.model, theirs.filter(|theirs| self.model.is_some_and(|ours| ours != *theirs))) {
+        if let (Some(cluster), Some(joiner)) = (self.model, known.model)
+            && cluster != joiner
+        {
             return Some(JoinRefusal::ModelsDiffer { cluster, joiner });
         }
-        if standing.view.size() >= self.settings.max_nodes && !standing.view.contains(node) {
+        if let Some(joiner) = known.lineage.filter(|brought| *brought != standing.lineage) {
+            return Some(JoinRefusal::OtherLineage { cluster: standing.lineage, joiner });
+        }
+        if standing.view.size() >= self.settings.max_nodes && !standing.view.contains(known.node) {
             return Some(JoinRefusal::Full { max_nodes: u32::try_from(self.settings.max_nodes).unwrap_or(u32::MAX) });
         }
         self.settings.refuses.clone()
@@ -319,30 +336,14 @@ impl Membership {
         self.tell_strangers(out);
     }
 
-    pub(super) fn leaves(&mut self, header: &Header, contributes: bool, out: &mut Outbox<Effect>) {
-        if !contributes && self.left.len() < MEMBERS_MAX {
-            self.left.insert(header.sender);
+    /// Tells what keeps this node from being a member, when that changes.
+    pub(super) fn tell_waiting(&mut self, out: &mut Outbox<Effect>) {
+        let waits = self.failed.is_none() && self.life.waits_for_admission(self.settings.join);
+        let waiting = waits.then(|| self.life.missing(self));
+        if waiting != self.life.waiting {
+            self.life.waiting.clone_from(&waiting);
+            out.push(Effect::Waiting(waiting));
         }
-        out.push(Effect::Leaving { node: header.sender, contributes });
-        self.left_when_alone(out);
-    }
-
-    pub(super) fn drain(&mut self, out: &mut Outbox<Effect>) {
-        if !std::mem::replace(&mut self.life.draining, true) {
-            self.tell_leaving(true, out);
-        }
-    }
-
-    /// Tells everybody, this node's own coordinator too, that it leaves.
-    pub(super) fn tell_leaving(&mut self, contributes: bool, out: &mut Outbox<Effect>) {
-        if self.life.standing.is_none() {
-            return;
-        }
-        self.life.draining = true;
-        for peer in self.connected.keys().copied().collect::<Vec<_>>() {
-            self.send(peer, Message::Leave { contributes }, out);
-        }
-        out.push(Effect::Leaving { node: self.me(), contributes });
     }
 
     /// Dials, now and then, whoever should be connected and is not.

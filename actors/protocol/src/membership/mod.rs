@@ -21,6 +21,8 @@
 mod error;
 mod events;
 mod histories;
+mod known;
+mod leaving;
 mod life;
 pub mod settings;
 #[cfg(test)]
@@ -30,15 +32,18 @@ mod tests;
 
 pub use error::FoundingError;
 pub use events::{Effect, In, Settings};
+pub use leaving::{DECISION_WAIT, LEAVE_AGAIN_EVERY};
 pub use life::REDIAL_EVERY;
 
 use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::{Identity, Machine, Outbox, Place};
+use crate::model::ModelSize;
 use crate::time::{Instant, Span};
 use crate::view::{MEMBERS_MAX, Member, View};
 use crate::wire::{Header, Hello, Message};
+use known::Known;
 use life::Life;
-use settings::{bounded, differing_settings};
+use settings::differing_settings;
 use std::collections::{BTreeMap, BTreeSet};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -53,9 +58,9 @@ pub const DIAL_ERROR_WAIT_MAX: Span = Span::from_millis(1_000);
 #[derive(Clone, Debug)]
 pub struct Membership {
     settings: Settings,
-    model: Option<(u64, u64)>,
+    model: Option<ModelSize>,
     connected: BTreeMap<NodeId, Incarnation>,
-    hellos: BTreeMap<NodeId, (Header, Hello)>,
+    hellos: BTreeMap<NodeId, Known>,
     appear_by: Option<Instant>,
     synchronize_by: Option<Instant>,
     adopted: Option<(View, Lineage)>,
@@ -63,7 +68,7 @@ pub struct Membership {
     unreachable: Option<String>,
     refused: Option<(FoundingError, Instant)>,
     failed: Option<FoundingError>,
-    left: BTreeSet<NodeId>,
+    left: BTreeSet<(NodeId, Incarnation)>,
     leave_by: Option<Instant>,
 }
 
@@ -73,7 +78,7 @@ impl Machine for Membership {
 
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
-            In::Synchronize { elements, buffer_elements } => self.synchronize((elements, buffer_elements), now, out),
+            In::Synchronize(model) => self.synchronize(model, now, out),
             In::PeerUp(node, incarnation) => self.peer_up((node, incarnation), now, out),
             In::PeerDown { node, departed } => self.peer_down(node, departed, out),
             In::DialFailed { address, tried_for, error } => {
@@ -84,19 +89,21 @@ impl Machine for Membership {
             In::Up(node) => self.up(node, out),
             In::Decided { view, lineage, round } => self.decided(view, lineage, round, out),
             In::Stranded => self.rejoin(out),
-            In::Drain => self.drain(out),
+            In::Drain => self.drain(now, out),
             In::Leave => self.leave(now, out),
             In::Tick => self.tick(now, out),
         }
         self.dial_missing(now, out);
+        self.leave_again(now, out);
         self.end_when_drained(now, out);
+        self.tell_waiting(out);
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let waiting = self.failed.is_none() && (self.life.is_new() || self.life.waits_for_admission(self.settings.join));
         let refused_by = self.refused.as_ref().map(|(_, deadline)| *deadline);
         let founding = [self.appear_by, self.synchronize_by, refused_by].into_iter().flatten().filter(|_| waiting).min();
-        let others = [self.leave_by, self.life.redial_at, self.life.drained_by()];
+        let others = [self.leave_by, self.life.redial_at, self.life.leave_again_at, self.life.drained_by()];
         founding.into_iter().chain(others.into_iter().flatten()).min()
     }
 }
@@ -141,12 +148,13 @@ impl Membership {
         let Settings { address, devices, shared, .. } = &self.settings;
         // Founders count on whoever names its model.
         let named = !self.settings.join || self.life.standing.is_some() || self.life.cluster.is_some();
-        let (elements, buffer_elements) = self.model.filter(|_| named).unzip();
         let (address, devices, settings, standing) = (*address, *devices, shared.clone(), self.standing());
-        Message::Hello(Hello { address, devices, settings, elements, buffer_elements, standing })
+        // Whoever was a member once joins with the cluster's model, whatever it brought at first.
+        let lineage = self.settings.lineage.filter(|_| !self.life.was_member);
+        Message::Hello(Hello { address, devices, settings, model: self.model.filter(|_| named), standing, lineage })
     }
 
-    fn synchronize(&mut self, model: (u64, u64), now: Instant, out: &mut Outbox<Effect>) {
+    fn synchronize(&mut self, model: ModelSize, now: Instant, out: &mut Outbox<Effect>) {
         self.model = Some(model);
         self.appear_by = Some(now.after(self.settings.connect_timeout).after(DIAL_ERROR_WAIT_MAX));
         self.synchronize_by = Some(now.after(self.settings.synchronize_timeout));
@@ -158,8 +166,8 @@ impl Membership {
         }
         let known: Vec<_> = self.hellos.values().cloned().collect();
         let founds = self.life.cluster.is_none();
-        for (header, hello) in known.iter().filter(|_| founds) {
-            self.compare(header.sender, hello, now, out);
+        for known in known.iter().filter(|_| founds) {
+            self.compare(known, now, out);
         }
         self.found_when_complete(out);
         self.join_when_ready(out);
@@ -194,10 +202,10 @@ impl Membership {
 
     fn peer_down(&mut self, node: NodeId, departed: bool, out: &mut Outbox<Effect>) {
         // What it said of itself stays: a node that is refused may be gone before this one synchronizes.
-        self.connected.remove(&node);
+        let incarnation = self.connected.remove(&node);
         self.life.candidates.remove(&node);
-        if departed && self.left.len() < MEMBERS_MAX {
-            self.left.insert(node);
+        if let Some(incarnation) = incarnation.filter(|_| departed && self.left.len() < MEMBERS_MAX) {
+            self.left.insert((node, incarnation));
         }
         self.left_when_alone(out);
     }
@@ -215,33 +223,33 @@ impl Membership {
 
     fn meet(&mut self, header: Header, hello: Hello, now: Instant, out: &mut Outbox<Effect>) {
         self.dial_back(&header, &hello, out);
+        let known = Known::of(&header, &hello, &self.settings.shared);
         if self.life.standing.is_some() || (self.adopted.is_some() && hello.standing.is_some()) {
             self.meet_as_member(&header, &hello, out);
         } else if let Some(theirs) = hello.standing.clone() {
             self.meet_a_member(&header, theirs, out);
         } else if self.life.cluster.is_none() {
-            self.compare(header.sender, &hello, now, out);
+            self.compare(&known, now, out);
         }
         if self.hellos.len() < MEMBERS_MAX || self.hellos.contains_key(&header.sender) {
-            let settings = bounded(&hello.settings).to_owned();
-            self.hellos.insert(header.sender, (header, Hello { settings, ..hello }));
+            self.hellos.insert(header.sender, known);
         }
         self.found_when_complete(out);
         self.join_when_ready(out);
     }
 
     /// Refuses a peer that trains something else. Both nodes see the same difference and name both sides.
-    fn compare(&mut self, peer: NodeId, hello: &Hello, now: Instant, out: &mut Outbox<Effect>) {
-        let differences = differing_settings(&self.settings.shared, &hello.settings);
+    fn compare(&mut self, known: &Known, now: Instant, out: &mut Outbox<Effect>) {
+        let (ours, peer) = (&self.settings.shared, known.node);
+        let differences = differing_settings(ours, known.settings(ours));
         if !differences.is_empty() {
             let differences = differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             return self.refuse(FoundingError::SettingsDiffer { ours: self.me(), theirs: peer, differences }, now, out);
         }
-        let theirs = hello.elements.zip(hello.buffer_elements);
-        if let (Some(our_elements), Some(their_elements)) = (self.model, theirs)
-            && our_elements != their_elements
+        if let (Some(our_model), Some(their_model)) = (self.model, known.model)
+            && our_model != their_model
         {
-            self.refuse(FoundingError::ModelsDiffer { ours: self.me(), our_elements, theirs: peer, their_elements }, now, out);
+            self.refuse(FoundingError::ModelsDiffer { ours: self.me(), our_model, theirs: peer, their_model }, now, out);
         }
     }
 
@@ -253,17 +261,16 @@ impl Membership {
         if self.refused.is_some() || self.failed.is_some() {
             return;
         }
-        let current = |header: &Header| self.connected.get(&header.sender) == Some(&header.incarnation);
-        let ready = self.hellos.iter().filter(|(_, (header, hello))| hello.elements.is_some() && current(header));
-        let ready: Vec<_> = ready.map(|(_, known)| known.clone()).collect();
-        let lowest = ready.iter().all(|(header, _)| header.sender > self.me());
+        let current = |known: &Known| self.connected.get(&known.node) == Some(&known.incarnation);
+        let ready = self.hellos.values().filter(|known| known.model.is_some() && current(known));
+        let ready: Vec<Member> = ready.map(Known::member).collect();
+        let lowest = ready.iter().all(|member| member.id > self.me());
         if ready.len() + 1 < self.settings.min_nodes || !lowest {
             return;
         }
-        let peers = ready.iter().map(|(header, hello)| member(header, hello));
         let Settings { identity, address, devices, .. } = self.settings;
         let myself = Member { id: identity.node, incarnation: identity.incarnation, address, devices };
-        match View::new(Epoch::FOUNDING, peers.chain([myself]).collect()) {
+        match View::new(Epoch::FOUNDING, ready.into_iter().chain([myself]).collect()) {
             Ok(view) => self.found(view, out),
             Err(error) => self.fail(FoundingError::NoView(error), out),
         }
@@ -332,7 +339,7 @@ impl Membership {
             self.appear_by = None;
         }
         if self.synchronize_by.take_if(|deadline| now >= *deadline).is_some() && self.life.is_new() {
-            let silent = |id: &NodeId| self.hellos.get(id).is_none_or(|(_, hello)| hello.elements.is_none());
+            let silent = |id: &NodeId| self.hellos.get(id).is_none_or(|known| known.model.is_none());
             let waiting_for = self.connected.keys().copied().filter(silent).collect();
             self.fail(FoundingError::NotSynchronized { waiting_for, waited: self.settings.synchronize_timeout }, out);
         }
@@ -345,22 +352,18 @@ impl Membership {
 
     fn leave(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         self.leave_by = Some(now.after(LEAVE_WAIT_MAX));
-        self.tell_leaving(false, out);
+        self.tell_leaving(false, now, out);
         self.left_when_alone(out);
     }
 
     fn left_when_alone(&mut self, out: &mut Outbox<Effect>) {
         let me = self.me();
-        let gone = |id: NodeId| id == me || self.left.contains(&id) || self.life.is_dead(id);
-        let alone = self.life.standing.as_ref().is_none_or(|standing| standing.view.ids().all(gone));
+        let gone = |member: &Member| member.id == me || self.left.contains(&(member.id, member.incarnation)) || self.life.is_dead(member);
+        let alone = self.life.standing.as_ref().is_none_or(|standing| standing.view.members().iter().all(gone));
         if alone && self.leave_by.take().is_some() {
             out.push(Effect::Left);
         }
     }
-}
-
-fn member(header: &Header, hello: &Hello) -> Member {
-    Member { id: header.sender, incarnation: header.incarnation, address: hello.address, devices: hello.devices }
 }
 
 /// A lineage that no other founding has: the cluster, every founding member and its incarnation. Never [`Lineage::NONE`].

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 pub const SETTINGS_BYTES_MAX: usize = 4096;
 /// Bytes of one shown value.
 const VALUE_BYTES_MAX: usize = 200;
+/// Says when a founding is complete: of no interest to a node that comes to a running cluster.
+const FOUNDING_KEY: &str = "min_nodes";
 /// Shown where one side does not have a key.
 const ABSENT: &str = "(not set)";
 
@@ -35,6 +37,13 @@ pub fn differing_settings(ours: &str, theirs: &str) -> Vec<Difference> {
     let mut seen = BTreeSet::new();
     let keys = ours.iter().chain(&theirs).map(|(key, _)| *key).filter(|key| seen.insert(*key));
     keys.filter_map(|key| difference(key, value(&ours, key), value(&theirs, key))).collect()
+}
+
+/// The same for a node that comes to a running cluster: what concerns foundings only may differ.
+pub(super) fn differing_from_cluster(joiner: &str, cluster: &str) -> Vec<Difference> {
+    let mut differences = differing_settings(joiner, cluster);
+    differences.retain(|difference| difference.key != FOUNDING_KEY);
+    differences
 }
 
 /// The part of a peer's settings that is looked at.
@@ -69,6 +78,13 @@ mod tests {
 
     fn shown(ours: &str, theirs: &str) -> Vec<String> {
         differing_settings(ours, theirs).iter().map(Difference::to_string).collect()
+    }
+
+    #[test]
+    fn who_joins_may_have_another_idea_of_a_founding() {
+        assert_eq!(differing_from_cluster("min_nodes = 1\ntau = 48", "tau = 48\nmin_nodes = 3"), []);
+        let differences = differing_from_cluster("min_nodes = 1\ntau = 48", "tau = 12\nmin_nodes = 3");
+        assert_eq!(differences.iter().map(Difference::to_string).collect::<Vec<_>>(), ["tau is 48 here, 12 there"]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
         min_nodes,
         max_nodes: 4,
         join: false,
+        lineage: None,
         survivors: false,
         refuses: None,
         shared,
@@ -38,7 +39,7 @@ fn found(mut machines: Vec<(Membership, u64)>) -> BTreeMap<u64, Vec<Effect>> {
         for effect in effects {
             match effect {
                 Effect::Send { to, frame } => pending.push((to, frame)),
-                Effect::Watch(_) | Effect::Search(_) | Effect::Joiners { .. } | Effect::Connect(_) => {}
+                Effect::Watch(_) | Effect::Search(_) | Effect::Joiners { .. } | Effect::Connect(_) | Effect::Waiting(_) => {}
                 other => seen.entry(me.0).or_default().push(other),
             }
         }
@@ -48,7 +49,7 @@ fn found(mut machines: Vec<(Membership, u64)>) -> BTreeMap<u64, Vec<Effect>> {
         for peer in ids.iter().filter(|id| **id != me) {
             machine.handle(In::PeerUp(*peer, Incarnation(peer.0 + 100)), Instant(0), &mut out);
         }
-        machine.handle(In::Synchronize { elements: *elements, buffer_elements: 0 }, Instant(0), &mut out);
+        machine.handle(In::Synchronize(ModelSize::of(*elements)), Instant(0), &mut out);
         collect(machine.me(), out.take(), &mut pending, &mut seen);
     }
     while !pending.is_empty() {
@@ -93,7 +94,7 @@ fn different_settings_name_both_nodes_and_both_values() {
 fn different_models_name_both_sizes() {
     let seen = found(vec![(machine(1, 2, ""), 23), (machine(2, 2, ""), 24)]);
     let text = format!("{seen:?}");
-    assert!(text.contains("our_elements: (23, 0)") && text.contains("their_elements: (24, 0)"), "{text}");
+    assert!(text.contains("our_model: ModelSize { parameters: 23") && text.contains("their_model: ModelSize { parameters: 24"), "{text}");
     assert_eq!(seen.len(), 2);
 }
 
@@ -101,7 +102,7 @@ fn different_models_name_both_sizes() {
 fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
     let (mut member, mut out) = (machine(2, 3, ""), Outbox::default());
     member.handle(In::PeerUp(NodeId(1), Incarnation(101)), Instant(0), &mut out);
-    member.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    member.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     out.take();
     let view = crate::view::tests::view(&[1, 2, 3]);
     let members = view.members().iter().map(|member| Member { incarnation: Incarnation(member.id.0 + 100), ..member.clone() });
@@ -117,7 +118,7 @@ fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
 #[test]
 fn missing_nodes_and_unreachable_addresses_are_named() {
     let (mut machine, mut out) = (machine(1, 2, ""), Outbox::default());
-    machine.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    machine.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     let late = Instant(100).after(DIAL_ERROR_WAIT_MAX);
     assert_eq!(machine.next_deadline(), Some(Instant(1000)), "the timeout of synchronize comes before");
     let mut refused = machine.clone();
@@ -163,13 +164,13 @@ fn a_node_with_other_settings_stays_until_everybody_met_it() {
 #[test]
 fn a_node_that_is_gone_was_compared_with() {
     let (mut first, mut second, mut out) = (machine(1, 2, ""), machine(2, 2, ""), Outbox::default());
-    second.model = Some((24, 0));
+    second.model = Some(ModelSize::of(24));
     first.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(0), &mut out);
     let Frame::V1 { header, message } = second.settings.identity.frame(second.place(), second.hello());
     first.handle(In::Frame { header, message }, Instant(0), &mut out);
     first.handle(In::PeerDown { node: NodeId(2), departed: false }, Instant(0), &mut out);
     out.take();
-    first.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    first.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     first.handle(In::Tick, Instant(0).after(REFUSED_WAIT_MAX), &mut out);
     assert!(matches!(out.take()[..], [Effect::Fail(FoundingError::ModelsDiffer { theirs: NodeId(2), .. })]));
 }
@@ -178,27 +179,46 @@ fn a_node_that_is_gone_was_compared_with() {
 fn a_node_leaves_when_the_others_left_or_the_wait_is_over() {
     let mut out = Outbox::default();
     let mut alone = machine(1, 1, "");
-    alone.handle(In::Synchronize { elements: 1, buffer_elements: 0 }, Instant(0), &mut out);
+    alone.handle(In::Synchronize(ModelSize::of(1)), Instant(0), &mut out);
     out.take();
     alone.handle(In::Leave, Instant(5), &mut out);
-    assert_eq!(out.take(), [Effect::Leaving { node: NodeId(1), contributes: false }, Effect::Left]);
+    assert_eq!(out.take(), [Effect::Leaving { node: NodeId(1), incarnation: Incarnation(101), contributes: false }, Effect::Left]);
 }
 
 #[test]
 fn a_hello_is_kept_within_the_bound_of_its_settings() {
     let (mut node, mut out) = (machine(1, 9, "tau = 12"), Outbox::default());
     let mut peer = machine(2, 9, "tau = 12");
-    peer.settings.shared.push_str(&"\n".repeat(1 << 19));
+    peer.settings.shared.push_str(&"\nx = 1".repeat(1 << 16));
     let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
     node.handle(In::Frame { header, message }, Instant(0), &mut out);
     assert_eq!(out.take(), [Effect::Connect(peer.settings.address)]);
-    assert_eq!(node.hellos[&NodeId(2)].1.settings.len(), settings::SETTINGS_BYTES_MAX);
+    assert_eq!(node.hellos[&NodeId(2)].settings("").len(), settings::SETTINGS_BYTES_MAX);
+}
+
+#[test]
+fn little_is_kept_of_a_hello_with_a_large_view() {
+    let (mut node, mut out) = (machine(1, 9, "tau = 12"), Outbox::default());
+    let address = node.settings.address;
+    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address, devices: 1 };
+    let view = View::new(Epoch(4), (2..4_000).map(member).collect()).unwrap();
+    for id in 2..40 {
+        let mut peer = machine(id, 9, "tau = 12");
+        let alive = view.ids().collect();
+        peer.life.standing = Some(Standing { lineage: Lineage(5), round: Round(7), view: view.clone(), alive });
+        let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+        node.handle(In::Frame { header, message }, Instant(0), &mut out);
+    }
+    assert_eq!(node.hellos.len(), 38);
+    assert!(node.hellos.values().all(|known| known.settings("same") == "same" && known.stands_in == Some(Lineage(5))));
+    assert!(std::mem::size_of::<known::Known>() <= 256, "it has no list of anything");
+    assert_eq!(node.life.cluster.as_ref().map(|cluster| cluster.view.size()), Some(view.size()), "the view is kept once");
 }
 
 #[test]
 fn a_node_that_gave_up_enters_no_view() {
     let (mut node, mut out) = (machine(2, 3, ""), Outbox::default());
-    node.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     node.handle(In::Tick, Instant(100).after(DIAL_ERROR_WAIT_MAX), &mut out);
     assert!(matches!(out.take()[..], [Effect::Fail(FoundingError::TooFew { .. })]));
     let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
@@ -215,7 +235,7 @@ fn a_node_that_gave_up_enters_no_view() {
 fn an_address_of_an_earlier_run_does_not_end_the_founding() {
     let (mut node, mut out) = (machine(1, 2, ""), Outbox::default());
     node.settings.addresses_may_be_stale = true;
-    node.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     let address = SocketAddr::from(([127, 0, 0, 1], 9));
     node.handle(In::DialFailed { address, tried_for: Span::from_millis(3), error: "another key".into() }, Instant(1), &mut out);
     assert_eq!(out.take(), []);
@@ -239,7 +259,7 @@ fn joiner(met: &[u64]) -> Membership {
         let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
         node.handle(In::Frame { header, message }, Instant(0), &mut out);
     }
-    node.handle(In::Synchronize { elements: 23, buffer_elements: 0 }, Instant(0), &mut out);
+    node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     node
 }
 
@@ -269,6 +289,11 @@ fn a_joiner_waits_for_members_as_long_as_for_peers_and_then_for_one_round() {
         assert_eq!(at, connected_by, "{told}");
         assert!(told.contains(missing), "{told}");
     }
+    let mut refused = joiner(&[]);
+    let address = refused.settings.address;
+    refused.handle(In::DialFailed { address, tried_for: Span(9), error: "node 9 is alive".into() }, Instant(5), &mut Outbox::default());
+    let (_, told) = gives_up(refused);
+    assert!(told.contains("no running cluster was met") && told.contains("node 9 is alive"), "{told}");
     let (at, told) = settle(&[1, 2]);
     assert_eq!(at, Instant(0).after(Span::from_millis(5_000)));
     assert!(told.contains("within 5000 ms: the cluster decided no round") && told.contains("met node 1, node 2"), "{told}");
@@ -284,6 +309,20 @@ fn a_member_that_joins_again_is_not_late_for_its_founding() {
     node.handle(In::Stranded, Instant(2), &mut out);
     node.handle(In::Tick, Instant(0).after(Span::from_millis(99_000)), &mut out);
     assert!(out.take().iter().all(|effect| !matches!(effect, Effect::Fail(_))));
+}
+
+#[test]
+fn a_member_that_was_stranded_founds_no_cluster_of_its_own() {
+    let (mut node, mut out) = (machine(1, 1, ""), Outbox::default());
+    node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
+    let Standing { view, lineage, .. } = node.life.standing.clone().unwrap();
+    node.handle(In::Decided { view, lineage, round: Round(8) }, Instant(1), &mut out);
+    node.handle(In::Stranded, Instant(2), &mut out);
+    out.take();
+    node.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(3), &mut out);
+    let effects = out.take();
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Formed { .. })), "{effects:?}");
+    assert_eq!(node.life.waiting.as_deref(), Some("no running cluster was met; check peers or rendezvous"));
 }
 
 #[test]
@@ -305,4 +344,23 @@ fn a_node_that_leaves_does_not_ask_to_be_admitted_again() {
         let asks = |effect: &Effect| matches!(effect, Effect::Send { frame: Frame::V1 { message, .. }, .. } if **message == Message::Join);
         assert!(!out.take().iter().any(asks));
     }
+}
+
+#[test]
+fn a_node_that_was_told_to_drain_while_it_joined_leaves_once_it_is_admitted() {
+    let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
+    node.handle(In::Drain, Instant(1), &mut out);
+    assert_eq!(out.take(), [], "nobody counts on it yet");
+    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
+    let view = View::new(Epoch(5), vec![member(1), member(2), member(9)]).unwrap();
+    node.handle(In::Decided { view: view.clone(), lineage: Lineage(5), round: Round(8) }, Instant(2), &mut out);
+    let leaving = |effect: &Effect| matches!(effect, Effect::Leaving { node: NodeId(9), contributes: true, .. });
+    let told = |effect: &Effect| {
+        let Effect::Send { frame: Frame::V1 { message, .. }, .. } = effect else { return false };
+        **message == Message::Leave { contributes: true }
+    };
+    let effects = out.take();
+    assert_eq!((effects.iter().filter(|effect| leaving(effect)).count(), effects.iter().filter(|effect| told(effect)).count()), (1, 2));
+    node.handle(In::Decided { view, lineage: Lineage(5), round: Round(9) }, Instant(3), &mut out);
+    assert!(!out.take().iter().any(leaving), "once is enough");
 }

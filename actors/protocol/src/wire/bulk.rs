@@ -36,6 +36,8 @@ pub enum Bulk {
         /// `1/(d+1)`: what the receiver multiplies the values by.
         scale: f32,
     },
+    /// Publish: the base optimizer's buffers of the lowest contributor, to a node that joins.
+    Buffers,
 }
 
 impl BulkHeader {

@@ -4,6 +4,7 @@ use super::{CONTROL_FRAME_BYTES_MAX, DecodeError, EncodeError, PREFACE_BYTES_MAX
 use crate::coordinator::{Outcome, Proposal, Terms};
 use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use crate::membership::settings::SETTINGS_BYTES_MAX;
+use crate::model::ModelSize;
 use crate::sampler::Progress;
 use crate::view::{MEMBERS_MAX, View};
 use serde::{Deserialize, Serialize};
@@ -156,12 +157,12 @@ pub enum JoinRefusal {
         )]
         differences: String,
     },
-    /// Another model size: parameters and buffer values of the cluster, then of the joiner.
+    /// Another model size.
     ModelsDiffer {
         /// The cluster's.
-        cluster: (u64, u64),
+        cluster: ModelSize,
         /// The joiner's.
-        joiner: (u64, u64),
+        joiner: ModelSize,
     },
     /// The cluster has `max_nodes` members.
     Full {
@@ -194,26 +195,26 @@ pub struct Hello {
     /// The settings all nodes must share, as `key = value` lines in a fixed order; at most [`SETTINGS_BYTES_MAX`] of them.
     #[serde(serialize_with = "bounded::cut::<_, SETTINGS_BYTES_MAX>", deserialize_with = "bounded::text::<_, SETTINGS_BYTES_MAX>")]
     pub settings: String,
-    /// Elements of its parameter vector; `None` until its workers called `synchronize`.
-    pub elements: Option<u64>,
-    /// Elements of the buffers that travel with the parameters; `None` like `elements`.
-    pub buffer_elements: Option<u64>,
+    /// What it trains; `None` until its workers called `synchronize`.
+    pub model: Option<ModelSize>,
     /// Where it stands in a decided model history; `None` until it is a member.
     pub standing: Option<Standing>,
+    /// The model history whose state it brings, if it brings any: only a cluster of this history may admit it.
+    pub lineage: Option<Lineage>,
 }
 
 impl std::fmt::Display for JoinRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::SettingsDiffer { differences } => write!(f, "it runs with other settings ({differences}); give this node the cluster's"),
-            Self::ModelsDiffer { cluster, joiner } => write!(
-                f,
-                "it trains {} parameters and {} buffer values, this node brought {} and {}; train the same model",
-                cluster.0, cluster.1, joiner.0, joiner.1
-            ),
+            Self::ModelsDiffer { cluster, joiner } => write!(f, "it trains {cluster}, this node brought {joiner}; train the same model"),
             Self::Full { max_nodes } => write!(f, "the cluster is full (max_nodes = {max_nodes}); raise max_nodes, or drain a node first"),
             Self::OtherLineage { cluster, joiner } => {
-                write!(f, "it continues {cluster}, this node {joiner}; start without that state, or join the cluster it belongs to")
+                write!(
+                    f,
+                    "it continues {cluster}, this node brings the state of {joiner}, which is unchanged; leave lineage out to take the cluster's \
+                     model instead, or join the cluster that the state belongs to"
+                )
             }
             Self::DuplicateId { node } => write!(f, "a live member is {node} already; give each node its own node_id"),
             Self::NoParameters => write!(
@@ -265,6 +266,14 @@ pub enum RefusalReason {
 pub const TERMS_BYTES_MAX: usize = 200;
 /// Most bytes of the differences that a refusal names; cut like [`TERMS_BYTES_MAX`].
 pub const DIFFERENCES_BYTES_MAX: usize = 4096;
+
+impl Message {
+    /// The bytes of the message as it travels, behind its header.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> usize {
+        super::encoded_bytes(self)
+    }
+}
 
 impl Frame {
     /// Encodes a frame.

@@ -5,6 +5,7 @@ use super::datagram::tests::{messages as swim_messages, packet};
 use super::*;
 use crate::coordinator::{Outcome, Proposal, RoundKind, Terms};
 use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
+use crate::model::ModelSize;
 use crate::sampler::{DecidedRound, Progress, Settings};
 use crate::view::{Member, View};
 use std::net::SocketAddr;
@@ -99,23 +100,30 @@ pub(super) fn contributed() -> Contributed {
 
 /// A node that is in no view yet, and a member.
 fn hellos() -> Vec<(Message, String)> {
-    let hello = |elements: Option<u64>, standing| {
+    let hello = |parameters: Option<u64>, standing, lineage| {
         let settings = "tau = 48\nbeta = 0.5\n".to_owned();
         let address = SocketAddr::from(([10, 0, 0, 9], 7400));
-        Message::Hello(Hello { address, devices: 2, settings, elements, buffer_elements: elements.map(|_| 3), standing })
+        let model = parameters.map(|parameters| ModelSize { parameters, buffers: 3, optimizer: 5 });
+        Message::Hello(Hello { address, devices: 2, settings, model, standing, lineage })
     };
     let alive = "01000000000000000900000000000000";
-    let model = "0140787d0100000000010300000000000000";
-    let member = format!("00000000{INTRODUCTION}{model}01{LINEAGE}2a00000000000000{VIEW}{alive}");
-    vec![(hello(None, None), format!("00000000{INTRODUCTION}000000")), (hello(Some(25_000_000), Some(standing())), member)]
+    let model = "0140787d010000000003000000000000000500000000000000";
+    let member = format!("00000000{INTRODUCTION}{model}01{LINEAGE}2a00000000000000{VIEW}{alive}00");
+    let joiner = format!("00000000{INTRODUCTION}{model}0001{LINEAGE}");
+    vec![
+        (hello(None, None, None), format!("00000000{INTRODUCTION}000000")),
+        (hello(Some(25_000_000), Some(standing()), None), member),
+        (hello(Some(25_000_000), None, Some(header().lineage)), joiner),
+    ]
 }
 
 fn refusals() -> Vec<(Message, String)> {
+    let size = |first| ModelSize { parameters: first, buffers: first + 1, optimizer: first + 2 };
     let reasons = [
         (JoinRefusal::SettingsDiffer { differences: "tau é".to_owned() }, "00000000060000000000000074617520c3a9".to_owned()),
         (
-            JoinRefusal::ModelsDiffer { cluster: (1, 2), joiner: (3, 4) },
-            "010000000100000000000000020000000000000003000000000000000400000000000000".to_owned(),
+            JoinRefusal::ModelsDiffer { cluster: size(1), joiner: size(4) },
+            "01000000010000000000000002000000000000000300000000000000040000000000000005000000000000000600000000000000".to_owned(),
         ),
         (JoinRefusal::Full { max_nodes: 64 }, "0200000040000000".to_owned()),
         (
@@ -181,6 +189,7 @@ pub(super) fn contents() -> Vec<(Bulk, String)> {
         (Bulk::Parameters, "01000000".to_owned()),
         (Bulk::State, "02000000".to_owned()),
         (Bulk::Gossip { step: Step(7), weight: 0.5, scale: 0.5 }, "030000000700000000000000000000000000e03f0000003f".to_owned()),
+        (Bulk::Buffers, "04000000".to_owned()),
     ]
 }
 

@@ -59,8 +59,9 @@ fn every_message_has_an_example() {
         Bulk::Parameters => 1,
         Bulk::State => 2,
         Bulk::Gossip { .. } => 3,
+        Bulk::Buffers => 4,
     };
-    assert_eq!(contents().iter().map(|(content, _)| kinds(content)).collect::<Vec<u32>>(), [0, 1, 2, 3]);
+    assert_eq!(contents().iter().map(|(content, _)| kinds(content)).collect::<Vec<u32>>(), [0, 1, 2, 3, 4]);
 }
 
 #[test]

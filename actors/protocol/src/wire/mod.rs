@@ -79,6 +79,12 @@ fn encode<T: Serialize, const BOUND: usize>(value: &T) -> Result<Vec<u8>, Encode
     Ok(bytes)
 }
 
+/// The bytes that a value has once it is encoded; more than any bound if it has no encoding.
+fn encoded_bytes<T: Serialize>(value: &T) -> usize {
+    let written = bincode::serde::encode_into_std_write(value, &mut std::io::sink(), bincode::config::legacy());
+    written.unwrap_or(usize::MAX)
+}
+
 /// Decodes at most `BOUND` bytes; no length inside can make it allocate more than that.
 fn decode<T: DeserializeOwned, const BOUND: usize>(bytes: &[u8]) -> Result<T, DecodeError> {
     if bytes.len() > BOUND {

@@ -70,7 +70,7 @@ pub fn classify(sending: Sending<'_>) -> Option<(Round, Kind)> {
             Bulk::Contribution(_) => Stream::Contribution,
             Bulk::Parameters => Stream::Parameters,
             Bulk::State => Stream::State,
-            Bulk::Gossip { .. } => return None,
+            Bulk::Gossip { .. } | Bulk::Buffers => return None,
         };
         Some((header.round, stream))
     };

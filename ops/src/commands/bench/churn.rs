@@ -56,6 +56,8 @@ pub struct Closed {
     pub members: usize,
     /// It got the result without having contributed.
     pub caught_up: bool,
+    /// How long it published, in microseconds, until it was decided.
+    pub published_us: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +121,7 @@ impl Cluster {
         self.nodes.insert(node, Node::default());
         self.dismissed.remove(&node);
         self.well.remove(&node);
-        Ok(self.group.join(node)?)
+        Ok(self.group.join(node, true)?)
     }
 
     /// Listens until `enough`.
@@ -175,11 +177,12 @@ impl Cluster {
             NodeEvent::Up { at_us } => told.up_us = Some(at_us),
             NodeEvent::Ready { at_us, round, received_bytes } => told.ready = Some((at_us, round, received_bytes)),
             NodeEvent::Enter { at_us } => told.entered_us = at_us,
-            NodeEvent::Round { at_us, round, contributors, members, caught_up, digest } => {
+            NodeEvent::Round { at_us, round, contributors, members, caught_up, published_us, digest } => {
                 if told.closed.len() == TIMES_KEPT {
                     told.closed.remove(0);
                 }
-                told.closed.push(Closed { round, at_us, entered_us: told.entered_us, contributors, members, caught_up });
+                let entered_us = told.entered_us;
+                told.closed.push(Closed { round, at_us, entered_us, contributors, members, caught_up, published_us });
                 self.agree(node, round, Decided { contributors, digest })?;
             }
         }

@@ -60,6 +60,8 @@ pub enum NodeEvent {
         members: usize,
         /// It was passed over in it.
         caught_up: bool,
+        /// Microseconds that it published, until it was decided.
+        published_us: u64,
         /// Of the parameters.
         digest: String,
     },
@@ -80,8 +82,9 @@ impl ChurnNode {
             let report = worker.step(&mut params, LEARNING_RATE)?;
             if let Some(round) = report.round {
                 let (at_us, contributors, members) = (now_us()?, report.contributors, report.nodes);
-                let digest = slowmo::digest(&params)?;
-                tell(&NodeEvent::Round { at_us, round, contributors, members, caught_up: report.caught_up, digest })?;
+                let (caught_up, digest) = (report.caught_up, slowmo::digest(&params)?);
+                let published_us = runtime.status().last_round.published_us;
+                tell(&NodeEvent::Round { at_us, round, contributors, members, caught_up, published_us, digest })?;
             }
             if report.drained {
                 return Ok(worker.leave()?);

@@ -50,6 +50,10 @@ struct Join {
     join_round_ms: f64,
     /// How much longer than an ordinary one.
     grew_ms: f64,
+    /// How much longer that round's publish phase was than an ordinary one: until all hold the new values, the joiner among them.
+    publish_grew_ms: f64,
+    /// What a node waited beyond that, the slowest.
+    waited_beyond_ms: f64,
     /// How much longer the bytes that the joiner received take at the rate of an ordinary round.
     joiner_bytes_ms: f64,
     /// Rounds between that the others did not close or were passed over in.
@@ -68,6 +72,8 @@ struct Report {
     needed_bytes: f64,
     received_vs_needed_max: f64,
     grew_ms: f64,
+    publish_grew_ms: f64,
+    waited_beyond_ms: f64,
     joiner_bytes_ms: f64,
     rounds_missed: u64,
     momentum_lost: u64,
@@ -95,6 +101,8 @@ impl JoinBench {
             needed_bytes: needed_bytes(&sizes),
             received_vs_needed_max: measured.iter().map(|join| join.received_vs_needed).fold(0.0, f64::max),
             grew_ms: middle(|join| join.grew_ms),
+            publish_grew_ms: middle(|join| join.publish_grew_ms),
+            waited_beyond_ms: middle(|join| join.waited_beyond_ms),
             joiner_bytes_ms: middle(|join| join.joiner_bytes_ms),
             rounds_missed: measured.iter().map(|join| join.rounds_missed).sum(),
             momentum_lost: cluster.reports().iter().map(|report| report.momentum_lost).max().unwrap_or(0),
@@ -120,9 +128,8 @@ fn join(cluster: &mut Cluster, sizes: &Sizes) -> anyhow::Result<Join> {
         cluster.node(node).closed.iter().filter(|closed| closed.at_us > quiet_us && closed.members == members).count()
     };
     cluster.wait("ordinary rounds", WAIT_MAX, |cluster| others.iter().all(|node| of(cluster, *node, nodes) > QUIET_ROUNDS))?;
-    let spent = |closed: &Closed| (closed.at_us - closed.entered_us) as f64 / 1e3;
-    let ordinary = |node: &usize| cluster.node(*node).closed.iter().rev().take(QUIET_ROUNDS).map(spent).collect::<Vec<_>>();
-    let ordinary_round_ms = median(&mut others.iter().flat_map(ordinary).collect::<Vec<_>>());
+    let ordinary = |node: &usize| cluster.node(*node).closed.iter().rev().take(QUIET_ROUNDS).map(Times::of).collect::<Vec<_>>();
+    let ordinary = Times::median(&others.iter().flat_map(ordinary).collect::<Vec<_>>());
     let begin_us = now_us()?;
     cluster.join(joiner)?;
     let contributed =
@@ -132,8 +139,9 @@ fn join(cluster: &mut Cluster, sizes: &Sizes) -> anyhow::Result<Join> {
     let (ready_us, next_round, received_bytes) = told.ready.context("the joiner did not say that it was ready")?;
     let ready_ms = (ready_us - told.up_us.unwrap_or(ready_us)) as f64 / 1e3;
     let received = next_round.saturating_sub(1);
-    let in_round = |node: &usize| cluster.node(*node).closed.iter().find(|closed| closed.round == received).map(spent);
-    let join_round_ms = others.iter().filter_map(in_round).fold(0.0, f64::max);
+    let in_round = |node: &usize| cluster.node(*node).closed.iter().find(|closed| closed.round == received).map(Times::of);
+    let with_joiner: Vec<Times> = others.iter().filter_map(in_round).collect();
+    let slowest = |value: fn(&Times, &Times) -> f64| with_joiner.iter().map(|times| value(times, &ordinary)).fold(0.0, f64::max);
     let rounds_missed = others.iter().map(|node| missed(&cluster.node(*node).closed, begin_us)).sum();
     let drain_ms = drain(cluster, joiner, nodes)?;
     let ordinary_bytes = f64::from(sizes.nodes) * sizes.outer_round_bytes();
@@ -141,13 +149,34 @@ fn join(cluster: &mut Cluster, sizes: &Sizes) -> anyhow::Result<Join> {
         received_bytes,
         received_vs_needed: ratio(received_bytes as f64, needed_bytes(sizes)),
         ready_ms,
-        ordinary_round_ms,
-        join_round_ms,
-        grew_ms: (join_round_ms - ordinary_round_ms).max(0.0),
-        joiner_bytes_ms: ratio(received_bytes as f64, ordinary_bytes) * ordinary_round_ms,
+        ordinary_round_ms: ordinary.round_ms,
+        join_round_ms: slowest(|times, _| times.round_ms),
+        grew_ms: slowest(|times, ordinary| times.round_ms - ordinary.round_ms),
+        publish_grew_ms: slowest(|times, ordinary| times.publish_ms - ordinary.publish_ms),
+        waited_beyond_ms: slowest(|times, ordinary| (times.round_ms - ordinary.round_ms) - (times.publish_ms - ordinary.publish_ms)),
+        joiner_bytes_ms: ratio(received_bytes as f64, ordinary_bytes) * ordinary.round_ms,
         rounds_missed,
         drain_ms,
     })
+}
+
+/// How long a node was in a round, and how long it published.
+#[derive(Clone, Copy)]
+struct Times {
+    round_ms: f64,
+    publish_ms: f64,
+}
+
+impl Times {
+    fn of(closed: &Closed) -> Self {
+        let round_ms = (closed.at_us - closed.entered_us) as f64 / 1e3;
+        Self { round_ms, publish_ms: closed.published_us as f64 / 1e3 }
+    }
+
+    fn median(all: &[Self]) -> Self {
+        let middle = |value: fn(&Self) -> f64| median(&mut all.iter().map(value).collect::<Vec<_>>());
+        Self { round_ms: middle(|times| times.round_ms), publish_ms: middle(|times| times.publish_ms) }
+    }
 }
 
 /// Rounds after `since_us` that a node got without having contributed, or did not get at all.
@@ -180,6 +209,8 @@ impl Report {
             ["it had the model after, p50".to_owned(), format!("{:.0} ms", middle(|join| join.ready_ms))],
             ["ordinary round of the others, p50".to_owned(), format!("{:.0} ms", middle(|join| join.ordinary_round_ms))],
             ["the joiner's round grew by, p50".to_owned(), format!("{:.0} ms", self.grew_ms)],
+            ["its publish phase grew by, p50".to_owned(), format!("{:.0} ms", self.publish_grew_ms)],
+            ["a node waited beyond that, p50".to_owned(), format!("{:.0} ms", self.waited_beyond_ms)],
             ["its bytes take at an ordinary round's rate, p50".to_owned(), format!("{:.0} ms", self.joiner_bytes_ms)],
             ["rounds missed by the others".to_owned(), self.rounds_missed.to_string()],
             ["drained and ended within, p50".to_owned(), format!("{:.0} ms", middle(|join| join.drain_ms))],

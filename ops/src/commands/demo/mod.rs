@@ -159,8 +159,7 @@ impl Run {
 
     fn round(&mut self, node: usize, round: u64, step: u64, contributors: usize, digest: String) -> anyhow::Result<()> {
         self.row(node).rounds += 1;
-        let rounds = self.row(node).rounds;
-        self.view.round(node, rounds);
+        self.view.round(node, round);
         let agreed = self.agreement.note(node, round, contributors, digest)?;
         if let Some(Agreed { round, contributors, digest }) = agreed {
             self.view.agreed(round, step, &digest, contributors);
@@ -182,12 +181,12 @@ impl Run {
         self.group.signal(victim, Signal::SIGKILL);
         self.agreement.dead(victim);
         self.row(victim).fate = Fate::Killed { step };
-        self.view.note(victim, step, &format!("node {victim} was killed (SIGKILL)"));
+        self.view.killed(victim, step);
         let newcomer = self.results.keys().next_back().map_or(1, |node| node + 1);
         self.row(newcomer);
         self.newcomer = Some(newcomer);
         self.view.add(newcomer);
-        Ok(self.group.join(newcomer)?)
+        Ok(self.group.join(newcomer, true)?)
     }
 
     fn ended(&mut self, node: usize, status: std::process::ExitStatus) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Test accuracy that every node must reach, 0–1.
 const ACCURACY_MIN: f64 = 0.95;
 /// Digits of a digest that are shown.
-const DIGEST_DIGITS: usize = 16;
+const DIGEST_DIGITS: usize = 8;
 
 /// How one node ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -151,7 +151,7 @@ impl Report {
     /// For people.
     pub fn to_text(&self) -> String {
         let rows = self.nodes.iter().map(Row::to_cells);
-        let rows = table(["node", "fate", "test accuracy", "training loss", "outer rounds", "sent", "digest"], rows);
+        let rows = table(["node", "fate", "accuracy", "loss", "rounds", "sent", "digest"], rows);
         let rounds = self.rounds_bit_identical;
         let mut text =
             format!("{rows}\n{} steps in {:.1} s; all nodes bit-identical after each of {rounds} outer rounds", self.steps, self.elapsed_s);
@@ -173,6 +173,21 @@ mod tests {
 
     fn problem(nodes: Vec<Row>) -> Option<String> {
         Report::new(nodes, 60, 5, 0, None, Duration::from_secs(1)).problem()
+    }
+
+    #[test]
+    fn the_table_fits_a_terminal() {
+        let result = NodeResult {
+            node: 10,
+            test_accuracy: 0.967,
+            train_loss: 0.1,
+            sent_bytes: 45_400_000,
+            elapsed_s: 1.0,
+            digest: "d5b6bc47".repeat(4),
+        };
+        let row = Row { node: 10, fate: Fate::Killed { step: 1_560 }, rounds: 50, result: Some(result) };
+        let cells = table(["node", "fate", "accuracy", "loss", "rounds", "sent", "digest"], [row.to_cells()]).to_string();
+        assert!(cells.lines().all(|line| line.chars().count() <= 80), "{cells}");
     }
 
     #[test]

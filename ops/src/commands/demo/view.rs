@@ -15,7 +15,9 @@ const DIGEST_DIGITS: usize = 16;
 struct Progress {
     step: u64,
     loss: Option<f64>,
-    rounds: u64,
+    round: u64,
+    /// What it said last may arrive after its end.
+    killed: bool,
 }
 
 /// The terminal, or whatever standard output is.
@@ -64,9 +66,15 @@ impl View {
         }
     }
 
-    /// A node closed its so many-th round.
-    pub fn round(&mut self, node: usize, rounds: u64) {
-        self.nodes[node - 1].rounds = rounds;
+    /// A node was killed at a step of the training.
+    pub fn killed(&mut self, node: usize, step: u64) {
+        self.nodes[node - 1].killed = true;
+        self.note(node, step, &format!("node {node} was killed (SIGKILL)"));
+    }
+
+    /// A node closed a round.
+    pub fn round(&mut self, node: usize, round: u64) {
+        self.nodes[node - 1].round = round;
         self.draw(node);
     }
 
@@ -77,7 +85,7 @@ impl View {
         if let Some(bars) = &self.bars {
             bars.footer.set_message(format!("outer round {round}: digest {digest}, bit-identical on all {nodes} nodes"));
         } else if self.agreed.is_multiple_of(ROUNDS_PER_LINE) {
-            let losses: Vec<String> = self.nodes.iter().map(Progress::loss_text).collect();
+            let losses: Vec<String> = self.nodes.iter().filter(|node| !node.killed).map(Progress::loss_text).collect();
             let losses = losses.join(" ");
             self.console.say(format!("step {step:>5}  round {round:>4}  digest {digest} on all {nodes} nodes  loss {losses}"));
         }
@@ -101,8 +109,11 @@ impl View {
     fn draw(&self, node: usize) {
         let Some(bar) = self.bars.as_ref().and_then(|bars| bars.of_node.get(node - 1)) else { return };
         let progress = self.nodes[node - 1];
+        if progress.killed {
+            return;
+        }
         bar.set_position(progress.step);
-        bar.set_message(format!("loss {}  round {:>3}", progress.loss_text(), progress.rounds));
+        bar.set_message(format!("loss {}  round {:>3}", progress.loss_text(), progress.round));
     }
 }
 

@@ -90,6 +90,13 @@ impl Coordinator {
     }
 
     pub(super) fn publication(&mut self, plan: &Plan, outcome: &Outcome) -> Option<Publication> {
+        let publication = self.moves(plan, outcome)?;
+        let slow_step = plan.terms.kind == RoundKind::Slow;
+        let copies = self.buffers > 0 && self.settings.copies_buffers.is_some_and(|strategy| strategy.leaves_own(slow_step));
+        Some(if copies { publication.with_donation(plan, outcome, self.buffers) } else { publication })
+    }
+
+    fn moves(&mut self, plan: &Plan, outcome: &Outcome) -> Option<Publication> {
         let history = self.history.as_ref()?;
         let state_elements = if plan.terms.kind == RoundKind::Found { Some(plan.terms.elements) } else { self.state_elements };
         let Some(elements) = state_elements.filter(|_| self.settings.keeps_state) else {
@@ -114,7 +121,7 @@ impl Coordinator {
     /// The next view: who takes part, without those that leave, with those that join.
     fn next_view(&self, terms: Terms, participants: &[NodeId]) -> Option<View> {
         let history = self.history.as_ref()?;
-        let stays = |member: &&Member| participants.contains(&member.id) && !self.leaving.contains_key(&member.id);
+        let stays = |member: &&Member| participants.contains(&member.id) && !self.is_leaving(member);
         let mut members: Vec<Member> = history.view.members().iter().filter(stays).cloned().collect();
         let waits = self.current.as_ref().is_some_and(|current| !current.joiners_over);
         if terms.carries_parameters() && terms.kind != RoundKind::Found && waits {

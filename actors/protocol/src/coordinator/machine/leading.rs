@@ -115,13 +115,14 @@ impl Coordinator {
             let proposal = Proposal { outcome: bound.outcome.clone(), participants, inherited: true };
             return self.propose(proposal, now, out);
         }
-        let contributes = |node: &&NodeId| current.contributed.contains_key(node);
-        let mut contributors: Vec<NodeId> = participants.iter().filter(contributes).copied().collect();
-        let expected = participants.iter().filter(|node| self.leaving.get(node) != Some(&false)).count();
+        let contributes = |node: &NodeId| current.contributed.contains_key(node);
+        let mut contributors: Vec<NodeId> = participants.iter().copied().filter(contributes).collect();
+        let silent = |node: &NodeId| history.view.member(*node).is_some_and(|member| self.is_silent(member));
+        let complete = participants.iter().all(|node| contributes(node) || silent(node));
         let Some(terms) = contributors.first().and_then(|node| current.contributed.get(node)).map(|contributed| contributed.terms) else {
             return;
         };
-        if contributors.len() < expected && !current.grace_over {
+        if !complete && !current.grace_over {
             return;
         }
         if terms.kind == RoundKind::Found {
@@ -225,13 +226,15 @@ impl Coordinator {
         let dead = |node: &NodeId| history.view.member(*node).is_none_or(|member| self.is_gone(member));
         let lost = |joiner: &Member| (self.is_dead(joiner) || current.joiners_over) && !current.prepared.contains(&joiner.id);
         let joiner_lost = || !proposal.inherited && proposal.joiners().any(lost);
-        let overdue = |node: &NodeId| current.grace_over || self.leaving.get(node) == Some(&false);
+        let silent = |node: &NodeId| history.view.member(*node).is_some_and(|member| self.is_silent(member));
+        let overdue = |node: &NodeId| current.grace_over || silent(node);
         let late = |node: &NodeId| !current.contributed.contains_key(node) && overdue(node);
         let out_of_grace = !proposal.inherited && proposal.outcome.contributors.iter().any(late);
         current.retry || proposal.participants.iter().any(dead) || joiner_lost() || out_of_grace
     }
 
-    /// A stream between live nodes broke: another attempt, if this node leads; else the leader is asked for one.
+    /// A stream of the attempt under way broke between live nodes: another attempt, if this node leads; else the leader is asked
+    /// for one. One break is seen by many nodes, and counts once.
     pub(super) fn ask_for_another_attempt(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
         let me = self.me();
         let Some(current) = &mut self.current else { return };
@@ -239,8 +242,10 @@ impl Coordinator {
         if owner != me {
             return self.send(owner, Message::Broken(node), out);
         }
+        if std::mem::replace(&mut current.retry, true) {
+            return;
+        }
         current.broken += 1;
-        current.retry = true;
         if current.broken > BROKEN_ATTEMPTS_MAX {
             self.abandon(RefusalReason::StreamBroken { node }, out);
         }

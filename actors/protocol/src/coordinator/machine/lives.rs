@@ -2,7 +2,7 @@
 
 use super::Coordinator;
 use crate::coordinator::events::Effect;
-use crate::ident::{Epoch, NodeId, Nodes};
+use crate::ident::{Epoch, Incarnation, NodeId, Nodes};
 use crate::machine::Outbox;
 use crate::policy::Quorum;
 use crate::view::Member;
@@ -15,6 +15,22 @@ impl Coordinator {
 
     pub(super) fn is_dead(&self, node: &Member) -> bool {
         self.dead.contains(&(node.id, node.incarnation))
+    }
+
+    /// Notes who leaves. What an earlier start of a node wanted does not count for a later one.
+    pub(super) fn leaves(&mut self, (node, incarnation): (NodeId, Incarnation), contributes: bool) {
+        if self.leaving.get(&node).is_none_or(|(known, _)| *known <= incarnation) {
+            self.leaving.insert(node, (incarnation, contributes));
+        }
+    }
+
+    pub(super) fn is_leaving(&self, member: &Member) -> bool {
+        self.leaving.get(&member.id).is_some_and(|(leaver, _)| *leaver == member.incarnation)
+    }
+
+    /// Whether a member leaves without another contribution.
+    pub(super) fn is_silent(&self, member: &Member) -> bool {
+        self.leaving.get(&member.id) == Some(&(member.incarnation, false))
     }
 
     /// The last start of a node that was found dead is alive; those before it stay dead.

@@ -24,18 +24,24 @@ pub(super) struct Open {
     pub state_from: BTreeSet<NodeId>,
     /// Nodes whose state arrived before it was known that they send some.
     state_early: BTreeSet<NodeId>,
+    /// The node whose buffers of the base optimizer have not arrived yet.
+    pub buffers_from: Option<NodeId>,
+    /// The same as `state_early`, of buffers.
+    buffers_early: bool,
 }
 
 impl Open {
     pub fn new(plan: Arc<Plan>) -> Self {
         let parameters_from = plan.other_owners().into_iter().collect();
-        let (reducing, nobody) = (plan.owns(), BTreeSet::new());
-        Self { plan, published: None, broken: None, reducing, parameters_from, state_from: nobody.clone(), state_early: nobody }
+        let (reducing, state_from, state_early) = (plan.owns(), BTreeSet::new(), BTreeSet::new());
+        let (published, broken, buffers_from, buffers_early) = (None, None, None, false);
+        Self { plan, published, broken, reducing, parameters_from, state_from, state_early, buffers_from, buffers_early }
     }
 
     pub fn publish(&mut self, outcome: Outcome, publication: Arc<Publication>) {
         let from = publication.moves_to(self.plan.me).map(|moved| moved.from);
         self.state_from = from.filter(|from| !self.state_early.contains(from)).collect();
+        self.buffers_from = publication.donor_to(self.plan.me).filter(|_| !self.buffers_early);
         self.published = Some((outcome, publication));
     }
 
@@ -46,15 +52,20 @@ impl Open {
         }
     }
 
+    pub fn take_buffers(&mut self, from: NodeId) {
+        self.buffers_from.take_if(|donor| *donor == from);
+        self.buffers_early |= self.published.is_none();
+    }
+
     /// The outcome all of whose data this node holds.
     pub fn held(&self) -> Option<&Outcome> {
-        let all = !self.reducing && self.parameters_from.is_empty() && self.state_from.is_empty();
+        let all = !self.reducing && self.parameters_from.is_empty() && self.state_from.is_empty() && self.buffers_from.is_none();
         self.published.as_ref().filter(|_| all).map(|(outcome, _)| outcome)
     }
 
     /// Whose data is missing, as far as is known: the owners that have not published, else the contributors.
     pub fn missing(&self) -> BTreeSet<NodeId> {
-        let owners: BTreeSet<_> = self.parameters_from.union(&self.state_from).copied().collect();
+        let owners: BTreeSet<_> = self.parameters_from.union(&self.state_from).copied().chain(self.buffers_from).collect();
         if owners.is_empty() && self.reducing {
             return self.plan.contributors.iter().copied().filter(|node| *node != self.plan.me).collect();
         }

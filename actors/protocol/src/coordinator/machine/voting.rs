@@ -6,7 +6,7 @@
 //! for at once: those whose acceptance made it binding hold its data.
 
 use super::history::Decided;
-use super::{Coordinator, Current, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT, History, Open};
+use super::{Coordinator, Current, FOLLOW_WAIT, History, Open};
 use crate::ballot::BALLOT_COUNTER_MAX;
 use crate::coordinator::error::RoundError;
 use crate::coordinator::events::Effect;
@@ -16,7 +16,7 @@ use crate::ident::{Ballot, NodeId};
 use crate::machine::Outbox;
 use crate::policy::Quorum;
 use crate::time::Instant;
-use crate::view::{Member, View};
+use crate::view::View;
 use crate::wire::{Contributed, Header, Message, RefusalReason};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Coordinator {
         let same = header.cluster == self.settings.identity.cluster && header.lineage.is_decided();
         let (Some(history), Some(current)) = (&self.history, &self.current) else { return same };
         let known = |view: &View| is_member(view, header);
-        let next = current.proposal.as_ref().is_some_and(|proposal| known(&proposal.outcome.view));
+        let next = current.may_follow().any(known);
         let here = header.round == history.round && header.lineage == history.lineage;
         let near = here || header.round == history.round.next() || (history.joining && header.round > history.round);
         same && near && (known(&history.view) || next || history.joining)
@@ -44,7 +44,7 @@ impl Coordinator {
         }
         let Some(history) = &self.history else {
             // The view is still on its way here.
-            return self.keep(header, message);
+            return self.early.keep(header, message);
         };
         if header.round < history.round {
             return self.answer_late(&header, &message, out);
@@ -67,7 +67,7 @@ impl Coordinator {
             Message::Promise { accepted, contributed } => self.promised(&header, accepted, contributed, now, out),
             Message::Propose(proposal) => self.take_proposal(&header, proposal, now, out),
             Message::Prepared => self.count_prepared(&header, out),
-            Message::Broken(node) => self.ask_for_another_attempt(node, out),
+            Message::Broken(node) if !stale => self.ask_for_another_attempt(node, out),
             _ => {}
         }
     }
@@ -77,7 +77,7 @@ impl Coordinator {
         let (Some(history), Some(current)) = (&self.history, &self.current) else { return false };
         let owned = header.ballot.counter > 0 || header.ballot.node == history.view.lowest();
         let bounded = owned && header.ballot.counter <= BALLOT_COUNTER_MAX && history.view.contains(header.ballot.node);
-        let joins = || current.proposal.as_ref().is_some_and(|proposal| is_member(&proposal.outcome.view, header));
+        let joins = || current.may_follow().any(|view| is_member(view, header));
         bounded && header.epoch == history.view.epoch() && (is_member(&history.view, header) || joins())
     }
 
@@ -95,21 +95,14 @@ impl Coordinator {
     /// flood from one member costs the others nothing.
     fn park(&mut self, header: Header, message: Message, out: &mut Outbox<Effect>) {
         let (Some(history), Some(current)) = (&self.history, &mut self.current) else { return };
-        let known = current.proposal.as_ref().is_some_and(|proposal| is_member(&proposal.outcome.view, &header));
+        let known = current.may_follow().any(|view| is_member(view, &header));
         if header.round != history.round.next() || !(known || is_member(&history.view, &header)) {
             return;
         }
         let (sender, asks) = (header.sender, current.asked.insert(header.sender));
-        self.keep(header, message);
+        self.early.keep(header, message);
         if asks {
             self.send(sender, Message::Prepared, out);
-        }
-    }
-
-    fn keep(&mut self, header: Header, message: Message) {
-        let parked = self.early.iter().filter(|(early, _)| early.sender == header.sender).count();
-        if parked < EARLY_FRAMES_PER_MEMBER_MAX && self.early.len() < EARLY_FRAMES_MAX {
-            self.early.push((header, message));
         }
     }
 
@@ -255,8 +248,7 @@ impl Coordinator {
 
     /// Whether every member lives and contributes, so that the first ballot may be used; never while joining.
     pub(super) fn is_plain(&self) -> bool {
-        let silent = |member: &Member| self.leaving.get(&member.id) == Some(&false);
-        let fine = |view: &View| view.members().iter().all(|member| !self.is_gone(member) && !silent(member));
+        let fine = |view: &View| view.members().iter().all(|member| !self.is_gone(member) && !self.is_silent(member));
         self.history.as_ref().is_some_and(|history| !history.joining && fine(&history.view))
     }
 
@@ -326,9 +318,8 @@ impl Coordinator {
         self.mine = None;
         let stays = |id: &NodeId| outcome.view.contains(*id);
         // Whoever was started again under the id of a member that wanted to leave wants to stay.
-        let before = self.history.as_ref().map(|history| &history.view);
-        let again = |id: &NodeId| before.and_then(|view| view.member(*id)).is_some_and(|member| outcome.view.member(*id) != Some(member));
-        self.leaving.retain(|id, _| stays(id) && !again(id));
+        let started = |id: &NodeId| outcome.view.member(*id).map(|member| member.incarnation);
+        self.leaving.retain(|id, (leaver, _)| started(id).is_some_and(|started| started <= *leaver));
         if self.history.as_ref().is_none_or(|history| history.view.epoch() != outcome.view.epoch()) {
             // They are ready again once they can reach the new view's members.
             self.joiners.clear();

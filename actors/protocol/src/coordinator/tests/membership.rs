@@ -5,6 +5,7 @@ use super::trace;
 use super::world::{DELAY_MAX, Event, Fault, World};
 use crate::coordinator::In;
 use crate::ident::{Incarnation, NodeId};
+use crate::policy::Quorum;
 use crate::view::{Member, View};
 use std::collections::BTreeSet;
 
@@ -106,14 +107,20 @@ impl World {
         self.nodes.keys().copied().filter(|other| *other != id).collect()
     }
 
-    /// Whether those that are left are a quorum. Who was gone a moment ago may yet find that a round was decided without it.
+    /// Whether those that are left may decide. Who was gone a moment ago may yet find that a round was decided without it.
     fn survives_without(&self, victim: NodeId) -> bool {
         let Some(best) = self.furthest().map(|best| &self.nodes[&best]) else { return false };
         let Some(view) = best.machine.view() else { return false };
         let since = self.decided_at.range(..best.round).nth_back(1).map_or(0, |(_, at)| *at);
         let stays = |member: &&Member| member.id != victim && !self.nodes[&member.id].outside && self.is_there(member);
         let stays = view.members().iter().filter(stays).filter(|member| !self.was_gone(member, since));
-        view.is_quorum(stays.map(|member| member.id))
+        let stays: Vec<NodeId> = stays.map(|member| member.id).collect();
+        let goes = |id: NodeId| self.nodes[&id].draining;
+        match self.quorum {
+            Quorum::Majority => view.is_quorum(stays.clone()) && is_quorum_without(view, goes, &stays),
+            // With the last one that means to stay, the history would end.
+            Quorum::Survivors => stays.into_iter().any(|id| !goes(id)),
+        }
     }
 
     fn is_there(&self, member: &Member) -> bool {
@@ -279,8 +286,15 @@ impl World {
         for leaver in leavers {
             if self.connected(id, leaver) && self.nodes.get_mut(&id).unwrap().leavers.insert(leaver) {
                 let contributes = !self.nodes[&leaver].silent;
-                self.tell_later(id, In::Leaving { node: leaver, contributes }, DELAY_MAX);
+                let incarnation = self.nodes[&leaver].member.incarnation;
+                self.tell_later(id, In::Leaving { node: leaver, incarnation, contributes }, DELAY_MAX);
             }
         }
     }
+}
+
+/// Whether `stays` may still decide when those that leave have left, and the dead are still in the view.
+fn is_quorum_without(view: &View, goes: impl Fn(NodeId) -> bool, stays: &[NodeId]) -> bool {
+    let next: Vec<Member> = view.members().iter().filter(|member| !goes(member.id)).cloned().collect();
+    next.is_empty() || View::new(view.epoch(), next).unwrap().is_quorum(stays.iter().copied())
 }

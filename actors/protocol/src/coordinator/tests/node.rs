@@ -1,6 +1,7 @@
 //! One simulated node: the machine, a toy data plane that really averages, a training thread that really waits.
 
 use super::oracle::{GAMMA, mean, slow_step};
+use crate::algorithm::BufferStrategy;
 use crate::coordinator::{Attempt, Coordinator, Outcome, Plan, Publication, RoundKind, Settings, Terms};
 use crate::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, ShardId, Step};
 use crate::machine::Identity;
@@ -12,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub const CLUSTER: ClusterId = ClusterId(1);
+/// What a slow step does to the base optimizer's buffers: rounds with and without a donor alternate.
+pub const BUFFERS: BufferStrategy = BufferStrategy::Reset;
 /// How long a round waits for a straggler, in simulated microseconds.
 pub const GRACE: Span = Span(60_000);
 
@@ -21,6 +24,7 @@ pub enum Content {
     Contribution(BTreeMap<ShardId, Vec<f64>>),
     Parameters(BTreeMap<ShardId, Vec<f64>>),
     State(BTreeMap<ShardId, State>),
+    Buffers(Vec<f64>),
 }
 
 #[derive(Clone, Debug)]
@@ -35,6 +39,7 @@ impl Stream {
             Content::Contribution(_) => 0,
             Content::Parameters(_) => 1,
             Content::State(_) => 2,
+            Content::Buffers(_) => 3,
         };
         (Attempt { round: self.header.round, ballot: self.header.ballot }, kind, self.header.sender)
     }
@@ -58,6 +63,7 @@ pub struct Movement {
     pub published: bool,
     pub values: BTreeMap<ShardId, Vec<f64>>,
     pub states: BTreeMap<ShardId, State>,
+    pub buffers: Option<Vec<f64>>,
 }
 
 /// How rounds follow from inner steps: found, then `every` steps a plain average, every `slow` of those a slow step.
@@ -67,6 +73,8 @@ pub struct Schedule {
     pub elements: usize,
     /// Whether a mean of so many gradients goes before every exchange; 0: none.
     pub gradients: usize,
+    /// Values of the base optimizer's buffers, of which joiners get a copy; 0: none.
+    pub buffers: usize,
 }
 
 impl Schedule {
@@ -102,6 +110,8 @@ pub struct Node {
     /// What the last round made.
     pub values: Vec<f64>,
     pub frozen: Vec<f64>,
+    /// The base optimizer's buffers, which differ from node to node.
+    pub buffers: Vec<f64>,
     pub states: BTreeMap<ShardId, State>,
     pub movement: Option<Movement>,
     pub parked: BTreeMap<(Attempt, u8, NodeId), Stream>,
@@ -130,6 +140,7 @@ impl Node {
             identity,
             replicas,
             keeps_state: true,
+            copies_buffers: Some(BUFFERS),
             quorum,
             on_momentum_loss: OnMomentumLoss::Reset,
             grace: GRACE,
@@ -148,6 +159,7 @@ impl Node {
             parameters,
             values: Vec::new(),
             frozen: Vec::new(),
+            buffers: vec![0.0; schedule.buffers],
             states: BTreeMap::new(),
             movement: None,
             parked: BTreeMap::new(),
@@ -185,6 +197,7 @@ impl Node {
         let drift = |index: usize| ((id * 7 + step * 3 + index as u64) % 11) as f64 / 16.0 - 0.25;
         self.frozen = self.parameters.iter().enumerate().map(|(index, value)| value + drift(index)).collect();
         self.frozen.truncate(self.next.elements as usize);
+        self.buffers.iter_mut().for_each(|value| *value = *value / 2.0 + drift(step as usize));
         self.waiting = true;
     }
 
@@ -198,7 +211,7 @@ impl Node {
         }
         self.parked.retain(|(attempt, ..), _| *attempt >= plan.attempt);
         let (values, states) = (BTreeMap::new(), BTreeMap::new());
-        self.movement = Some(Movement { plan, publication: None, reduced: None, published: false, values, states });
+        self.movement = Some(Movement { plan, publication: None, reduced: None, published: false, values, states, buffers: None });
         streams
     }
 
@@ -211,6 +224,11 @@ impl Node {
                 let part = moved.shards.iter().map(|shard| (*shard, self.states[shard].clone())).collect();
                 streams.push((moved.to, Stream { header, content: Content::State(part) }));
             }
+        }
+        if let Some(donation) = publication.donation.as_ref().filter(|donation| donation.donor == self.member.id) {
+            assert_eq!(donation.values as usize, self.buffers.len());
+            let copy = |to: &NodeId| (*to, Stream { header, content: Content::Buffers(self.buffers.clone()) });
+            streams.extend(donation.joiners.iter().map(copy));
         }
         if let Some(movement) = &mut self.movement {
             assert_eq!(movement.plan.attempt, publication.attempt);
@@ -292,6 +310,10 @@ impl Node {
                     movement.states.extend(states);
                     told.push(In::StateHeld(attempt, key.2));
                 }
+                Content::Buffers(buffers) => {
+                    movement.buffers = Some(buffers);
+                    told.push(In::BuffersHeld(attempt, key.2));
+                }
                 Content::Contribution(_) => {}
             }
         }
@@ -303,6 +325,12 @@ impl Node {
         let movement = self.movement.take().unwrap();
         assert_eq!(movement.plan.attempt, attempt);
         let publication = movement.publication.unwrap();
+        match publication.donor_to(self.member.id) {
+            Some(_) => self.buffers = movement.buffers.unwrap(),
+            None if BUFFERS == BufferStrategy::Reset && outcome.terms.kind == RoundKind::Slow => self.buffers.fill(0.0),
+            // Whoever joins has the buffers that a member has.
+            None => assert!(self.buffers.is_empty() || !self.outside, "{} joined without buffers", self.member.id),
+        }
         let values: Vec<f64> = movement.values.into_values().flatten().collect();
         assert_eq!(values.len(), outcome.terms.elements as usize, "an incomplete model was applied");
         if outcome.terms.carries_parameters() {

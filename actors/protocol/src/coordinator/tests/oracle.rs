@@ -29,6 +29,8 @@ pub fn mean(pieces: &[&[f64]]) -> Vec<f64> {
 #[derive(Default)]
 pub struct Oracle {
     pub contributions: BTreeMap<(Round, NodeId), Vec<f64>>,
+    /// The base optimizer's buffers as they were then.
+    pub buffers: BTreeMap<(Round, NodeId), Vec<f64>>,
     pub outcomes: BTreeMap<Round, Outcome>,
     /// What a round made.
     pub values: BTreeMap<Round, Vec<f64>>,

@@ -3,10 +3,11 @@
 
 use super::membership::{Absence, LOOK_EVERY};
 use super::network::{Link, Network};
-use super::node::{Node, Schedule, Stream};
+use super::node::{BUFFERS, Node, Schedule, Stream};
 use super::oracle::Oracle;
 use super::trace;
-use crate::coordinator::{Effect, In, Outcome};
+use crate::algorithm::BufferStrategy;
+use crate::coordinator::{Effect, In, Outcome, RoundKind};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::{Machine, Outbox};
 use crate::policy::Quorum;
@@ -236,12 +237,14 @@ impl World {
             return;
         }
         node.train();
-        let (round, terms, frozen) = (node.round, node.next, node.frozen.clone());
+        let (round, terms, frozen, buffers) = (node.round, node.next, node.frozen.clone(), node.buffers.clone());
+        let values = buffers.len() as u64;
         if !node.outside {
             // The same round's contribution of a node that rejoined replaces one that was never decided.
             self.oracle.contributions.insert((round, id), frozen);
+            self.oracle.buffers.insert((round, id), buffers);
         }
-        self.feed(id, In::Contribute { round, terms, samples: None });
+        self.feed(id, In::Contribute { round, terms, samples: None, buffers: values });
     }
 
     pub fn feed(&mut self, id: NodeId, event: In) {
@@ -276,8 +279,12 @@ impl World {
             Effect::Apply { attempt, outcome, drained, .. } => {
                 assert!(!drained || node.draining, "{id} was drained without having asked for it");
                 node.drained = drained;
+                let joins = node.outside;
                 let lost = node.apply(attempt, &outcome, self.schedule);
                 self.check(id, &outcome, &lost);
+                if joins {
+                    self.check_buffers(id, &outcome);
+                }
                 self.train_later(id);
             }
             Effect::Fail(error) => node.failed = Some(error),
@@ -296,6 +303,14 @@ impl World {
         let since = before(2).and_then(|round| self.decided_at.get(&round)).copied().unwrap_or_default();
         let gone: Vec<NodeId> = known.view.members().iter().filter(|member| self.was_gone(member, since)).map(|member| member.id).collect();
         assert!(self.losses_allowed && gone.len() > self.replicas, "momentum was lost in {} with only {gone:?} gone", outcome.round);
+    }
+
+    /// Whoever joins has the buffers of the lowest contributor, or all have zeros.
+    fn check_buffers(&self, id: NodeId, outcome: &Outcome) {
+        let donor = &self.oracle.buffers[&(outcome.round, outcome.contributors[0])];
+        let reset = outcome.terms.kind == RoundKind::Slow && BUFFERS == BufferStrategy::Reset;
+        let expected = if reset { vec![0.0; donor.len()] } else { donor.clone() };
+        assert_eq!(self.nodes[&id].buffers, expected, "{id} joined in {} with other buffers", outcome.round);
     }
 
     fn check(&mut self, id: NodeId, outcome: &Outcome, lost: &[crate::ident::ShardId]) {

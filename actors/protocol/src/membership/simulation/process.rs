@@ -2,6 +2,7 @@
 
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::membership::{Effect, FoundingError, Membership};
+use crate::model::ModelSize;
 use crate::view::{Member, View};
 use crate::wire::JoinRefusal;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,9 +12,11 @@ use std::net::SocketAddr;
 #[derive(Clone)]
 pub struct Start {
     pub id: NodeId,
-    pub elements: u64,
+    pub model: ModelSize,
     pub shared: String,
     pub join: bool,
+    /// The history whose state it brings.
+    pub lineage: Option<Lineage>,
     pub refuses: Option<JoinRefusal>,
     /// Where it listens; anywhere if it does not say.
     pub port: Option<u16>,
@@ -21,7 +24,7 @@ pub struct Start {
 
 /// The usual start of a node.
 pub fn node(id: u64) -> Start {
-    Start { id: NodeId(id), elements: 23, shared: "tau = 12".to_owned(), join: false, refuses: None, port: None }
+    Start { id: NodeId(id), model: ModelSize::of(23), shared: "tau = 12".to_owned(), join: false, lineage: None, refuses: None, port: None }
 }
 
 /// A connection to, or from, a process.
@@ -58,11 +61,15 @@ pub struct Process {
     pub coordinator: Option<At>,
     pub lost: BTreeSet<(NodeId, Incarnation)>,
     pub joiners: (Epoch, Vec<Member>),
-    pub leaving: BTreeSet<NodeId>,
+    pub leaving: BTreeSet<(NodeId, Incarnation)>,
     /// Since when its coordinator works towards which round.
     pub waits_since: Option<(Round, u64)>,
     pub failed: Option<FoundingError>,
     pub resigned: usize,
+    /// What an operator is told of why it is no member.
+    pub waiting: Option<String>,
+    /// Of which other clusters an operator is told.
+    pub others: Vec<Lineage>,
 }
 
 impl Process {
@@ -88,6 +95,8 @@ impl Process {
             waits_since: None,
             failed: None,
             resigned: 0,
+            waiting: None,
+            others: Vec::new(),
         }
     }
 
@@ -113,7 +122,9 @@ impl Process {
                 members.iter().for_each(|member| _ = self.lost.remove(&(member.id, member.incarnation)));
                 self.joiners = (epoch, members);
             }
-            Effect::Leaving { node, .. } => _ = self.leaving.insert(node),
+            Effect::Leaving { node, incarnation, .. } => _ = self.leaving.insert((node, incarnation)),
+            Effect::Waiting(why) => self.waiting = why,
+            Effect::OtherCluster { lineage, .. } => self.others.push(lineage),
             Effect::Resign => {
                 self.coordinator = None;
                 self.resigned += 1;

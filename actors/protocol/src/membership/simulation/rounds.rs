@@ -26,7 +26,7 @@ pub struct Apply {
 impl World {
     pub fn rounds(&mut self) {
         self.at(self.now + ROUND_EVERY / 2 + self.random.0 % ROUND_EVERY, Event::Rounds);
-        for leader in 0..self.processes.len() {
+        for leader in 0..if self.slow_rounds { 0 } else { self.processes.len() } {
             let Some(at) = self.processes[leader].coordinator.clone().filter(|_| self.processes[leader].alive) else { continue };
             let now = self.now;
             let (round, since) = self.processes[leader].waits_since.get_or_insert((at.round, now));
@@ -71,7 +71,13 @@ impl World {
         let joiners: Vec<Member> =
             if process.joiners.0 == at.view.epoch() { process.joiners.1.iter().filter(ready).cloned().collect() } else { Vec::new() };
         let participates = |member: &&Member| participants.iter().any(|index| self.processes[*index].incarnation == member.incarnation);
-        let stay = at.view.members().iter().filter(participates).filter(|member| !process.leaving.contains(&member.id)).cloned();
+        let stay = at
+            .view
+            .members()
+            .iter()
+            .filter(participates)
+            .filter(|member| !process.leaving.contains(&(member.id, member.incarnation)))
+            .cloned();
         let members: Vec<Member> = stay.chain(joiners.iter().cloned()).collect();
         let changed = !members.iter().eq(at.view.members()) || !joiners.is_empty();
         let epoch = if changed { Epoch(at.view.epoch().0 + 1) } else { at.view.epoch() };
@@ -116,7 +122,7 @@ impl World {
         let (to, At { lineage, round, view }) = (*to, after.clone());
         let process = &mut self.processes[to];
         process.coordinator = Some(after.clone()).filter(|_| admitted);
-        process.leaving.retain(|id| view.contains(*id));
+        process.leaving.retain(|(id, _)| view.contains(*id));
         process.lost.retain(|(id, incarnation)| view.member(*id).is_some_and(|member| member.incarnation == *incarnation));
         self.feed(to, In::Decided { view, lineage, round });
         if !admitted {

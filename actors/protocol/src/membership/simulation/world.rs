@@ -79,6 +79,8 @@ pub struct World {
     pub known: BTreeSet<SocketAddr>,
     /// Every decided round's next view.
     pub decided: BTreeMap<(Lineage, Round), View>,
+    /// Nothing is decided for now.
+    pub slow_rounds: bool,
     cut: Option<BTreeSet<NodeId>>,
     queue: BTreeMap<(u64, u64), Event>,
     sequence: u64,
@@ -90,7 +92,8 @@ impl World {
         let (processes, known, decided) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
         let (queue, in_order) = (BTreeMap::new(), BTreeMap::new());
         let random = Random(seed);
-        let mut world = Self { seed, now: 0, random, common, processes, known, decided, cut: None, queue, sequence: 0, in_order };
+        let (cut, slow_rounds) = (None, false);
+        let mut world = Self { seed, now: 0, random, common, processes, known, decided, slow_rounds, cut, queue, sequence: 0, in_order };
         world.at(0, Event::Rounds);
         world
     }
@@ -117,6 +120,7 @@ impl World {
             min_nodes,
             max_nodes,
             join: start.join,
+            lineage: start.lineage,
             survivors,
             refuses: start.refuses,
             shared: start.shared,
@@ -126,7 +130,7 @@ impl World {
         });
         self.processes.push(Process::new(start.id, incarnation, address, machine));
         self.later(LOOK_EVERY, Event::Look(index));
-        self.feed(index, In::Synchronize { elements: start.elements, buffer_elements: 0 });
+        self.feed(index, In::Synchronize(start.model));
         index
     }
 

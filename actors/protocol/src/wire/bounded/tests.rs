@@ -4,6 +4,7 @@
 use crate::coordinator::{Outcome, Proposal, RoundKind};
 use crate::ident::{NodeId, ShardId, Step};
 use crate::membership::settings::SETTINGS_BYTES_MAX;
+use crate::model::ModelSize;
 use crate::sampler::{DecidedRound, PENDING_MAX, Progress};
 use crate::shards::SHARDS_MAX;
 use crate::view::MEMBERS_MAX;
@@ -31,8 +32,8 @@ fn the_largest_messages_fit_a_control_frame() {
     let contributed = Contributed { samples: Some(large_progress()), ..contributed() };
     let standing = Standing { view: view.clone(), alive: everybody, ..standing() };
     let address = view.members()[0].address;
-    let (settings, elements) = ("x".repeat(SETTINGS_BYTES_MAX), Some(1));
-    let hello = Hello { address, devices: 1, settings, elements, buffer_elements: elements, standing: Some(standing) };
+    let (settings, model) = ("x".repeat(SETTINGS_BYTES_MAX), Some(ModelSize::default()));
+    let hello = Hello { address, devices: 1, settings, model, standing: Some(standing), lineage: Some(header().lineage) };
     let all = [
         Message::Hello(hello),
         Message::Decide(largest.outcome.clone()),
@@ -84,7 +85,7 @@ fn lists() -> Vec<Counted> {
     let hello = |alive| {
         let (address, settings) = (SocketAddr::from(([10, 0, 0, 9], 7400)), String::new());
         let standing = Some(Standing { alive, ..standing() });
-        frame(Message::Hello(Hello { address, devices: 1, settings, elements: None, buffer_elements: None, standing }))
+        frame(Message::Hello(Hello { address, devices: 1, settings, model: None, standing, lineage: None }))
     };
     let contribute = |contributors: &[NodeId]| {
         let view = view();
@@ -127,7 +128,7 @@ fn texts() -> Vec<Counted> {
     let hello = |settings: &str| {
         let address = SocketAddr::from(([10, 0, 0, 9], 7400));
         let settings = settings.to_owned();
-        frame(Message::Hello(Hello { address, devices: 1, settings, elements: None, buffer_elements: None, standing: None }))
+        frame(Message::Hello(Hello { address, devices: 1, settings, model: None, standing: None, lineage: None }))
     };
     let refused = |text: &str| frame(Message::Refused(JoinRefusal::SettingsDiffer { differences: text.to_owned() }));
     let abandon = |one: &str, other: &str| {

@@ -1,0 +1,129 @@
+//! Streams that break, and who still contributes: one machine, told by hand what the others say.
+
+use super::node::CLUSTER;
+use crate::coordinator::{Attempt, BROKEN_ATTEMPTS_MAX, Coordinator, Effect, In, RoundKind, Settings, Terms};
+use crate::ident::{Ballot, Lineage, NodeId, Round, Step};
+use crate::machine::{Identity, Machine, Outbox, Place};
+use crate::policy::{OnMomentumLoss, Quorum};
+use crate::time::{Instant, Span};
+use crate::view::View;
+use crate::wire::{Contributed, Frame, Message};
+
+const TERMS: Terms = Terms { kind: RoundKind::Found, step: Step(0), gamma: 0.0, elements: 23 };
+const LINEAGE: Lineage = Lineage(77);
+
+/// The coordinator of the lowest node, and what it asks for.
+struct Leader {
+    machine: Coordinator,
+    view: View,
+    now: u64,
+}
+
+fn identity(view: &View, node: u64) -> Identity {
+    Identity { cluster: CLUSTER, node: NodeId(node), incarnation: view.member(NodeId(node)).unwrap().incarnation }
+}
+
+impl Leader {
+    fn new(ids: &[u64]) -> Self {
+        let view = crate::view::tests::view(ids);
+        let machine = Coordinator::new(Settings {
+            identity: identity(&view, ids[0]),
+            replicas: 1,
+            keeps_state: true,
+            copies_buffers: None,
+            quorum: Quorum::Majority,
+            on_momentum_loss: OnMomentumLoss::Reset,
+            grace: Span::from_millis(60_000),
+            round_timeout: Span::from_millis(300_000),
+        });
+        let mut leader = Self { machine, view: view.clone(), now: 1 };
+        leader.tell(In::Formed { view, lineage: LINEAGE });
+        leader.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, buffers: 0 });
+        leader
+    }
+
+    fn tell(&mut self, event: In) -> Vec<Effect> {
+        let mut out = Outbox::default();
+        self.machine.handle(event, Instant(self.now), &mut out);
+        out.take()
+    }
+
+    fn hear(&mut self, from: u64, ballot: Ballot, message: Message) -> Vec<Effect> {
+        let place = Place { lineage: LINEAGE, epoch: self.view.epoch(), round: Round::FOUNDING, ballot };
+        let Frame::V1 { header, message } = identity(&self.view, from).frame(place, message);
+        self.tell(In::Frame { header, message })
+    }
+
+    /// A member's promise under the ballot in force.
+    fn hear_promise(&mut self, from: u64, contributes: bool) -> Vec<Effect> {
+        let contributed = contributes.then_some(Contributed { terms: TERMS, samples: None });
+        self.hear(from, self.ballot(), Message::Promise { accepted: None, contributed })
+    }
+
+    fn ballot(&self) -> Ballot {
+        self.machine.place().ballot
+    }
+}
+
+fn says(effects: &[Effect], wanted: fn(&Message) -> bool) -> bool {
+    let is = |effect: &Effect| matches!(effect, Effect::Send { frame: Frame::V1 { message, .. }, .. } if wanted(message));
+    effects.iter().any(is)
+}
+
+#[test]
+fn one_death_breaks_the_streams_of_many_members_and_costs_one_attempt() {
+    let ids: Vec<u64> = (1..=14).collect();
+    let mut leader = Leader::new(&ids);
+    let first = leader.ballot();
+    // Node 14 dies while node 13 still computes: its streams of the first attempt break everywhere, then it is found dead.
+    let dead = leader.view.member(NodeId(14)).unwrap().incarnation;
+    leader.tell(In::StreamBroken(Attempt { round: Round::FOUNDING, ballot: first }, NodeId(14)));
+    leader.tell(In::Lost(NodeId(14), dead));
+    let second = leader.ballot();
+    assert!(second > first);
+    for id in 2..=12 {
+        leader.hear_promise(id, true);
+    }
+    leader.hear_promise(13, false);
+    // What broke was of the first attempt; the second one waits for node 13's contribution.
+    leader.now += 600_000;
+    assert!(!says(&leader.tell(In::Tick), |message| matches!(message, Message::Prepare)));
+    for id in 2..=12 {
+        for ballot in [first, second] {
+            let effects = leader.hear(id, ballot, Message::Broken(NodeId(14)));
+            assert!(!says(&effects, |message| matches!(message, Message::Abandon(_))), "{effects:?}");
+        }
+    }
+}
+
+#[test]
+fn who_leaves_after_it_contributed_cuts_nobody_short() {
+    let mut leader = Leader::new(&[1, 2, 3, 4]);
+    let dead = leader.view.member(NodeId(4)).unwrap().incarnation;
+    leader.tell(In::Lost(NodeId(4), dead));
+    leader.hear_promise(2, false);
+    let incarnation = identity(&leader.view, 3).incarnation;
+    leader.tell(In::Leaving { node: NodeId(3), incarnation, contributes: false });
+    let early = leader.hear_promise(3, true);
+    assert!(!says(&early, |message| matches!(message, Message::Propose(_))), "node 2 is still expected: {early:?}");
+    let complete = leader.hear(2, leader.ballot(), Message::Contribute(Contributed { terms: TERMS, samples: None }));
+    assert!(says(&complete, |message| matches!(message, Message::Propose(_))));
+}
+
+#[test]
+fn a_broken_attempt_is_made_again_until_it_is_hopeless() {
+    let mut leader = Leader::new(&[1, 2, 3]);
+    for attempt in 0..=BROKEN_ATTEMPTS_MAX {
+        let ballot = leader.ballot();
+        let first = leader.hear(2, ballot, Message::Broken(NodeId(3)));
+        let second = leader.hear(3, ballot, Message::Broken(NodeId(2)));
+        let hopeless = attempt == BROKEN_ATTEMPTS_MAX;
+        assert_eq!(says(&first, |message| matches!(message, Message::Abandon(_))), hopeless, "attempt {attempt}");
+        assert_eq!(second, [], "one break counts once");
+        if !hopeless {
+            assert!(leader.ballot() > ballot);
+            leader.hear_promise(2, true);
+            leader.hear_promise(3, true);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What is kept of what a peer said of itself: little, because there may be as many peers as a view has members, and each says
+//! who all of them are.
+
+use super::settings::{bounded, differing_settings};
+use crate::ident::{Incarnation, Lineage, NodeId};
+use crate::model::ModelSize;
+use crate::view::Member;
+use crate::wire::{Header, Hello};
+use std::net::SocketAddr;
+
+/// A peer, as it introduced itself last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    pub node: NodeId,
+    pub incarnation: Incarnation,
+    address: SocketAddr,
+    devices: u16,
+    /// Its settings, where they differ from this node's.
+    settings: Option<String>,
+    /// What it trains; `None` until it called `synchronize`.
+    pub model: Option<ModelSize>,
+    /// The history whose state it brings.
+    pub lineage: Option<Lineage>,
+    /// The history that it is a member of.
+    pub stands_in: Option<Lineage>,
+}
+
+impl Known {
+    /// What to keep of an introduction; `ours` are this node's settings.
+    pub fn of(header: &Header, hello: &Hello, ours: &str) -> Self {
+        let differs = !differing_settings(ours, &hello.settings).is_empty();
+        Self {
+            node: header.sender,
+            incarnation: header.incarnation,
+            address: hello.address,
+            devices: hello.devices,
+            settings: differs.then(|| bounded(&hello.settings).to_owned()),
+            model: hello.model,
+            lineage: hello.lineage,
+            stands_in: hello.standing.as_ref().map(|standing| standing.lineage),
+        }
+    }
+
+    /// Its settings; `ours` are this node's.
+    pub fn settings<'a>(&'a self, ours: &'a str) -> &'a str {
+        self.settings.as_deref().unwrap_or(ours)
+    }
+
+    /// The peer as a member of a view.
+    pub fn member(&self) -> Member {
+        let Self { node: id, incarnation, address, devices, .. } = *self;
+        Member { id, incarnation, address, devices }
+    }
+}

@@ -1,0 +1,81 @@
+//! Histories that meet: two sides of survivors, two clusters that were founded apart.
+
+use super::world::{Common, World};
+use super::{cluster, common, describe, ids, settle, start_all};
+use std::collections::BTreeSet;
+
+#[test]
+fn two_halves_of_survivors_become_one_again() {
+    let mut both_changed = 0;
+    for seed in 0..40 {
+        let (mut world, _) = cluster(seed, 6, Common { survivors: true, ..common(6) });
+        world.cut(&[1, 2, 5]);
+        world.run(4_000);
+        let lineages: BTreeSet<_> = world.processes.iter().map(|process| process.coordinator.as_ref().map(|at| at.lineage)).collect();
+        assert_eq!(lineages.len(), 2, "seed {seed}");
+        world.heal();
+        let after = settle(&mut world);
+        assert_eq!(ids(&after), [1, 2, 3, 4, 5, 6], "seed {seed}");
+        let changed = world.processes.iter().filter(|process| process.resigned > 0).count();
+        both_changed += usize::from(changed > 3);
+    }
+    // What a side hears of the other's rounds is a little old, so that rarely each takes the other for further.
+    assert!(both_changed <= 2, "{both_changed} of 40");
+}
+
+/// Nodes 1 and 2 found a cluster, and so do 3 and 4: half of all nodes were enough.
+fn founded_apart(seed: u64, survivors: bool) -> World {
+    let mut world = World::new(seed, Common { survivors, ..common(2) });
+    world.cut(&[1, 2]);
+    start_all(&mut world, &[1, 2, 3, 4]);
+    world.run(1_000 + seed * 37);
+    world
+}
+
+#[test]
+fn two_clusters_that_were_founded_apart_say_so_and_stay_apart_under_a_majority() {
+    for seed in 0..20 {
+        let mut world = founded_apart(seed, false);
+        let lineages: BTreeSet<_> = world.decided.keys().map(|(lineage, _)| *lineage).collect();
+        assert_eq!(lineages.len(), 2, "seed {seed}");
+        world.heal();
+        world.run(3_000);
+        let decided = world.decided.len();
+        world.run(500);
+        assert!(world.decided.len() >= decided + 4, "seed {seed}: both go on");
+        for process in &world.processes {
+            let at = process.coordinator.as_ref().unwrap();
+            let others: Vec<_> = lineages.iter().copied().filter(|lineage| *lineage != at.lineage).collect();
+            assert_eq!((at.view.size(), process.resigned), (2, 0), "seed {seed}: {}", describe(&world));
+            assert_eq!(process.others, others, "seed {seed}: each is told once of the other cluster");
+        }
+    }
+}
+
+#[test]
+fn two_clusters_that_were_founded_apart_become_one_where_survivors_decide() {
+    for seed in 0..20 {
+        let mut world = founded_apart(seed, true);
+        world.heal();
+        assert_eq!(ids(&settle(&mut world)), [1, 2, 3, 4], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_founding_that_decided_nothing_gives_way_to_a_running_cluster() {
+    for seed in 0..20 {
+        let (mut world, _) = cluster(seed, 2, common(2));
+        let running = settle(&mut world).lineage;
+        world.cut(&[1, 2]);
+        // Node 4 dies before anything is decided, so that node 3 is left with a founding.
+        world.slow_rounds = true;
+        let started = start_all(&mut world, &[3, 4]);
+        world.run(300);
+        world.end(started[1], false);
+        world.slow_rounds = false;
+        assert!(world.processes[started[0]].coordinator.as_ref().is_some_and(|at| at.round.0 == 0), "seed {seed}");
+        world.heal();
+        let after = settle(&mut world);
+        assert_eq!((ids(&after), after.lineage), (vec![1, 2, 3], running), "seed {seed}");
+    }
+}

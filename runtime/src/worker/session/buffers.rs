@@ -1,0 +1,102 @@
+//! What a session does with buffers: which of them travel, what a joiner starts with, what rounds do to the base optimizer's.
+
+use super::Session;
+use crate::error::StepError;
+use crate::tensors::{elements, zero};
+use crate::worker::report::Buffers;
+use slowmo_actors::buffers::{Assembled, Frozen};
+use slowmo_actors::ports::device::{TensorError, Tensors};
+use slowmo_actors::worker::Exchanged;
+use slowmo_protocol::algorithm::BufferStrategy;
+use slowmo_protocol::coordinator::RoundKind;
+use slowmo_protocol::model::ModelSize;
+use slowmo_protocol::policy::JoinerBuffers;
+use slowmo_protocol::schedule::{Due, Exchange};
+
+/// Values of each kind, as at `synchronize`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sizes {
+    pub parameters: usize,
+    pub model: usize,
+    /// Of the base optimizer's buffers, where slow steps average them.
+    pub optimizer: usize,
+    /// The same, where joiners get a copy of them.
+    pub lent: usize,
+}
+
+impl Sizes {
+    pub fn model(&self) -> ModelSize {
+        let count = |values: usize| values as u64;
+        ModelSize { parameters: count(self.parameters), buffers: count(self.model), optimizer: count(self.optimizer.max(self.lent)) }
+    }
+}
+
+impl Session {
+    /// The base optimizer's buffers of a node that founds or joins.
+    pub(super) fn begin_optimizer(&self, exchanged: &Exchanged, sizes: Sizes, buffers: &mut Buffers<'_>) -> Result<(), TensorError> {
+        let joins = exchanged.outcome.as_ref().is_some_and(|outcome| outcome.terms.kind != RoundKind::Found);
+        match &exchanged.donated {
+            Some(donated) => self.device().write_back(donated, 0, 1.0, buffers.optimizer)?,
+            None if joins => zero(buffers.optimizer)?,
+            None => {}
+        }
+        // A joiner's first round may be a plain average, which does not average them.
+        if sizes.optimizer > 0 && exchanged.values.covers(sizes.parameters + sizes.model + sizes.optimizer) {
+            self.device().write_back(&exchanged.values, sizes.parameters + sizes.model, 1.0, buffers.optimizer)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn sizes_of(&self, parameters: &dyn Tensors, buffers: &Buffers<'_>) -> Result<Sizes, TensorError> {
+        let (averages, copies) = (self.averages_optimizer(), self.copies_optimizer());
+        let travels = if averages || copies { elements(&*buffers.optimizer)? } else { 0 };
+        let (optimizer, lent) = (if averages { travels } else { 0 }, if copies { travels } else { 0 });
+        Ok(Sizes { parameters: elements(parameters)?, model: elements(&*buffers.model)?, optimizer, lent })
+    }
+
+    pub(super) fn averages_optimizer(&self) -> bool {
+        self.node.settings().algorithm.buffers == BufferStrategy::Average
+    }
+
+    pub(super) fn copies_optimizer(&self) -> bool {
+        self.node.settings().joiner_buffers == JoinerBuffers::Copy
+    }
+
+    /// A copy of the base optimizer's buffers for whoever joins with this round. Who that is, and whether this node is the one
+    /// that lends them, is known only when the training thread has them for itself again.
+    pub(super) fn donation(&self, due: Due, sizes: Sizes, buffers: &Buffers<'_>) -> Result<Option<Frozen>, TensorError> {
+        let round = matches!(due.exchange, Exchange::Average | Exchange::SlowRound);
+        let own = self.node.settings().algorithm.buffers.leaves_own(due.takes_slow_step());
+        if self.index != 0 || sizes.lent == 0 || !round || !own {
+            return Ok(None);
+        }
+        let mut buffer = self.node.pool().take(sizes.lent);
+        self.device().copy(&*buffers.optimizer, buffer.values_mut())?;
+        Ok(Some(buffer.freeze()))
+    }
+
+    pub(super) fn check_buffers(&self, due: Due, sizes: Sizes, buffers: &Buffers<'_>) -> Result<(), StepError> {
+        if due.is_boundary() {
+            self.check_length("model buffers", elements(&*buffers.model)?, sizes.model)?;
+        }
+        if self.copies_optimizer() || (due.takes_slow_step() && self.averages_optimizer()) {
+            self.check_length("optimizer buffers", elements(&*buffers.optimizer)?, sizes.optimizer.max(sizes.lent))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_optimizer(&self, due: Due, sizes: Sizes, values: &Assembled, buffers: &mut Buffers<'_>) -> Result<(), TensorError> {
+        if !due.takes_slow_step() {
+            return Ok(());
+        }
+        let averaged = matches!(due.exchange, Exchange::Average | Exchange::SlowRound);
+        match self.node.settings().algorithm.buffers {
+            BufferStrategy::Maintain => Ok(()),
+            BufferStrategy::Reset => zero(buffers.optimizer),
+            BufferStrategy::Average if averaged && values.covers(sizes.parameters + sizes.model + sizes.optimizer) => {
+                self.device().write_back(values, sizes.parameters + sizes.model, 1.0, buffers.optimizer)
+            }
+            BufferStrategy::Average => Ok(()),
+        }
+    }
+}
