@@ -33,7 +33,7 @@ use crate::view::{Member, View};
 use crate::wire::{Contributed, Message};
 use early::Early;
 pub use early::{EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX};
-use history::{History, Maps};
+use history::{Decided, History, Maps};
 use open::Open;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,6 +50,8 @@ pub const FOLLOW_WAIT: Span = Span::from_millis(500);
 pub struct Coordinator {
     settings: Settings,
     history: Option<History>,
+    /// The decision with which this node left.
+    left_with: Option<Decided>,
     current: Option<Current>,
     maps: Maps,
     /// Values of the rounds that take the slow step: how anchor and momentum are cut.
@@ -198,6 +200,7 @@ impl Coordinator {
         Self {
             settings,
             history: None,
+            left_with: None,
             current: None,
             maps: Maps::default(),
             state_elements: None,
@@ -372,17 +375,6 @@ impl Coordinator {
         let waiting_for = self.missing().into_iter().collect();
         let error = RoundError::TimedOut { round: self.place().round, after: self.settings.round_timeout, waiting_for };
         self.stop(error, out);
-    }
-
-    /// Whose data or decision is missing: data first, then what a leader or a member waits for.
-    fn missing(&self) -> BTreeSet<NodeId> {
-        let Some(current) = &self.current else { return BTreeSet::new() };
-        let data = current.open.as_ref().map(Open::missing).unwrap_or_default();
-        match &current.leading {
-            _ if !data.is_empty() => data,
-            Some(leading) if leading.proposal().is_some() => leading.missing().collect(),
-            _ => self.leader().into_iter().filter(|leader| *leader != self.me()).collect(),
-        }
     }
 
     fn broadcast(&self, to: impl IntoIterator<Item = NodeId>, message: &Message, out: &mut Outbox<Effect>) {

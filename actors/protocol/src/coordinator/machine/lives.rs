@@ -1,11 +1,12 @@
 //! Who of the view lives, as this node was told, and whether those are enough to decide.
 
-use super::Coordinator;
+use super::{Coordinator, Open};
 use crate::coordinator::events::Effect;
 use crate::ident::{Epoch, Incarnation, NodeId, Nodes};
 use crate::machine::Outbox;
 use crate::policy::Quorum;
 use crate::view::Member;
+use std::collections::BTreeSet;
 
 impl Coordinator {
     /// Whether a member of the view is gone: dead, or back as a joiner, which holds nothing.
@@ -94,5 +95,16 @@ impl Coordinator {
             history.view.lowest(),
             Nodes(&dead)
         ))
+    }
+
+    /// Whose data or decision is missing: data first, then what a leader or a member waits for.
+    pub(super) fn missing(&self) -> BTreeSet<NodeId> {
+        let Some(current) = &self.current else { return BTreeSet::new() };
+        let data = current.open.as_ref().map(Open::missing).unwrap_or_default();
+        match &current.leading {
+            _ if !data.is_empty() => data,
+            Some(leading) if leading.proposal().is_some() => leading.missing().collect(),
+            _ => self.leader().into_iter().filter(|leader| *leader != self.me()).collect(),
+        }
     }
 }

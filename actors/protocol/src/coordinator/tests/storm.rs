@@ -258,4 +258,6 @@ fn dense_storms_that_failed_once() {
     storm(9240943576071230928, 3, 0, 19816, 0, 0);
     // Two of four nodes left for good while a third was cut off.
     storm(8972206299028092058, 4, 0, 3438, 76, 17);
+    // A leader drained with a decision that was lost on its way to the others.
+    storm(3005578729937786161, 3, 1, 15181, 72, 0);
 }
