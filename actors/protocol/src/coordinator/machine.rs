@@ -33,7 +33,7 @@ use crate::view::{Member, View};
 use crate::wire::{Contributed, Message};
 use early::Early;
 pub use early::{EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX};
-use history::{History, Maps};
+use history::{Decided, History, Maps};
 use joining::SlowJoiners;
 use open::Open;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +51,8 @@ pub const FOLLOW_WAIT: Span = Span::from_millis(500);
 pub struct Coordinator {
     settings: Settings,
     history: Option<History>,
+    /// The decision with which this node left.
+    left_with: Option<Decided>,
     current: Option<Current>,
     maps: Maps,
     /// Values of the rounds that take the slow step: how anchor and momentum are cut.
@@ -200,6 +202,7 @@ impl Coordinator {
         Self {
             settings,
             history: None,
+            left_with: None,
             current: None,
             maps: Maps::default(),
             state_elements: None,

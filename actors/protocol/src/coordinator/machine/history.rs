@@ -81,6 +81,11 @@ impl Maps {
 }
 
 impl Coordinator {
+    /// What was decided last, also where that left this node out.
+    pub(super) fn last(&self) -> Option<&Decided> {
+        self.history.as_ref().and_then(|history| history.last.as_ref()).or(self.left_with.as_ref())
+    }
+
     pub(super) fn plan(&mut self, ballot: Ballot, terms: Terms, contributors: Vec<NodeId>, participants: Vec<NodeId>) -> Option<Plan> {
         let history = self.history.as_ref()?;
         let map = self.maps.get(&history.view, terms.elements, self.settings.replicas);

@@ -43,7 +43,8 @@ impl Coordinator {
             return self.admitted(&header, proposal, view);
         }
         let Some(history) = &self.history else {
-            // The view is still on its way here.
+            // The view is still on its way here; or this node has left, and others do not know with which decision.
+            self.answer_late(&header, &message, out);
             return self.early.keep(header, message);
         };
         if header.round < history.round {
@@ -83,7 +84,7 @@ impl Coordinator {
 
     /// A member that is one round behind missed the decision, also one that left with it.
     fn answer_late(&self, header: &Header, message: &Message, out: &mut Outbox<Effect>) {
-        let Some(Decided { outcome, place }) = self.history.as_ref().and_then(|history| history.last.as_ref()) else { return };
+        let Some(Decided { outcome, place }) = self.last() else { return };
         let asks = !matches!(message, Message::Decide(_) | Message::Stale | Message::Abandon(_));
         let concerns = is_member(&outcome.view, header) || has_left_with(outcome, header.sender);
         if asks && header.round == outcome.round && concerns {
@@ -330,6 +331,7 @@ impl Coordinator {
         if drained {
             // It ends soon, and may be the only one left that the leader told.
             outcome.view.ids().filter(|id| *id != me).for_each(|id| self.send(id, Message::Decide(outcome.clone()), out));
+            self.left_with = Some(Decided { outcome: outcome.clone(), place });
         }
         let members = self.history.as_ref().map(|history| history.view.members().into()).unwrap_or_default();
         let next = History::after(outcome.clone(), place);
@@ -362,7 +364,7 @@ impl Coordinator {
 
     /// What a peer that can be sent to again may have missed.
     pub(super) fn peer_up(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
-        if let Some(Decided { outcome, place }) = self.history.as_ref().and_then(|history| history.last.as_ref())
+        if let Some(Decided { outcome, place }) = self.last()
             && (outcome.view.contains(node) || has_left_with(outcome, node))
         {
             self.send_from(*place, node, Message::Decide(outcome.clone()), out);

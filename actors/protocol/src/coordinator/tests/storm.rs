@@ -260,4 +260,6 @@ fn dense_storms_that_failed_once() {
     storm(8972206299028092058, 4, 0, 3438, 76, 17);
     // A member that wanted to leave did not hold what was decided: it ends, and the others need not wait for it.
     storm(3321801828758438107, 8, 1, 484, 0, 0);
+    // A leader drained with a decision that was lost on its way to the others.
+    storm(3005578729937786161, 3, 1, 15181, 72, 0);
 }
