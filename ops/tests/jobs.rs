@@ -205,3 +205,26 @@ fn a_node_that_dies_before_the_founding_can_be_started_again() {
     assert_eq!(job.change(&["scale", "3"])["joined"], serde_json::json!([2]));
     job.until_all(3, 1);
 }
+
+#[test]
+fn a_node_without_a_launcher_answers_on_its_own_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let (slowmo, socket) = (env!("CARGO_BIN_EXE_slowmo"), folder.path().join("node"));
+    let mut command = Command::new(slowmo);
+    command.args(["bench-churn-node", "--parameters", "5000", "--compute-ms", "10"]).stdout(Stdio::null());
+    let mut node = command.env("SLOWMO_ADMIN", &socket).env("SLOWMO_NODE_ID", "7").env("SLOWMO_TAU", "1").spawn().unwrap();
+    let ask = |what: &str| {
+        let output = Command::new(slowmo).args([what, "--json", "--admin"]).arg(&socket).output().unwrap();
+        (output.status.success(), serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default())
+    };
+    let begun = Instant::now();
+    while ask("status").1["nodes"][0]["standing"] != "member" {
+        assert!(begun.elapsed() < PATIENCE && node.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(ask("status").1["nodes"][0]["node"], 7);
+    assert!(ask("drain").0);
+    assert!(node.wait().unwrap().success());
+    let (answered, report) = ask("status");
+    assert!(!answered && report["error"].as_str().unwrap().contains("does not answer"), "{report}");
+}

@@ -4,8 +4,9 @@ use crate::console::{Console, table};
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
-use slowmo::admin::Report;
+use slowmo::admin::{self, Report};
 use slowmo_ops::jobs::{self, Answer, Request};
+use std::path::PathBuf;
 
 /// Digits of a lineage that people are shown.
 const LINEAGE_DIGITS: usize = 12;
@@ -31,7 +32,11 @@ pub struct Scale {
 #[derive(Debug, Args)]
 pub struct Drain {
     /// Its id.
-    node: usize,
+    #[arg(required_unless_present = "admin", conflicts_with = "admin")]
+    node: Option<usize>,
+    /// Its own admin socket (key `admin`), where no launcher started it.
+    #[arg(long, value_name = "SOCKET", conflicts_with = "job")]
+    admin: Option<PathBuf>,
     #[command(flatten)]
     which: Which,
 }
@@ -48,6 +53,9 @@ pub struct Kill {
 /// Show the running job: view, rounds, who is alive, and why nothing is decided if nothing is.
 #[derive(Debug, Args)]
 pub struct Status {
+    /// A node's own admin socket (key `admin`), where no launcher started it.
+    #[arg(long, value_name = "SOCKET", conflicts_with = "job")]
+    admin: Option<PathBuf>,
     #[command(flatten)]
     which: Which,
 }
@@ -62,7 +70,14 @@ impl Scale {
 impl Drain {
     /// Does it.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        change(console, &self.which, "drain", Request::Drain { node: self.node })
+        if let Some(socket) = self.admin {
+            jobs::ask_at(&socket, admin::Request::Drain)?;
+            let (job, none) = (socket.display().to_string(), Vec::new());
+            let report = Change { command: "drain", succeeded: true, job, joined: none.clone(), drained: none.clone(), killed: none };
+            return console.result(format!("the node at {} drains", report.job), &report);
+        }
+        let Some(node) = self.node else { bail!("no node was named") };
+        change(console, &self.which, "drain", Request::Drain { node })
     }
 }
 
@@ -138,8 +153,18 @@ enum NodeRow {
 impl Status {
     /// Asks and shows.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        let (job, answer) = ask(&self.which, Request::Status)?;
-        let Answer::Status { nodes, .. } = answer else { bail!("job {job} answered something else") };
+        let (job, nodes) = match &self.admin {
+            Some(socket) => {
+                let answer = jobs::ask_at(socket, admin::Request::Status)?;
+                let admin::Answer::Status(report) = answer else { bail!("{} answered something else", socket.display()) };
+                (socket.display().to_string(), vec![(usize::try_from(report.node).unwrap_or(usize::MAX), Some(*report))])
+            }
+            None => {
+                let (job, answer) = ask(&self.which, Request::Status)?;
+                let Answer::Status { nodes, .. } = answer else { bail!("job {job} answered something else") };
+                (job, nodes)
+            }
+        };
         let report = JobReport::new(job, nodes);
         console.result(report.to_text(), &report)
     }

@@ -8,7 +8,7 @@ mod node;
 mod server;
 
 pub use folder::{JobError, find, socket_of};
-pub use node::{NodeError, ask};
+pub use node::{NodeError, ask, ask_at};
 pub use server::{Asked, Server};
 
 use serde::{Deserialize, Serialize};

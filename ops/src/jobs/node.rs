@@ -12,31 +12,43 @@ pub const NODE_ANSWER_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// It does not answer.
-    #[error("node {node} does not answer ({source}); it may not be up yet, or be stopped, and then do what was asked once it goes on")]
+    #[error("{who} does not answer ({source}); it may not be up yet, or be stopped, and then do what was asked once it goes on")]
     Silent {
-        /// Which.
-        node: usize,
+        /// Which node.
+        who: String,
         /// What the system said.
         source: std::io::Error,
     },
     /// It refused.
-    #[error("node {node} refused: {error}")]
+    #[error("{who} refused: {error}")]
     Refused {
-        /// Which.
-        node: usize,
+        /// Which node.
+        who: String,
         /// Why.
         error: String,
     },
 }
 
-/// Asks the node behind `socket`.
+/// Asks the node behind the launcher's `socket` for it.
 ///
 /// # Errors
 /// It does not answer, or refuses.
 pub fn ask(node: usize, socket: &Path, request: Request) -> Result<Answer, NodeError> {
+    converse(format!("node {node}"), socket, request)
+}
+
+/// Asks whichever node serves this admin socket.
+///
+/// # Errors
+/// It does not answer, or refuses.
+pub fn ask_at(socket: &Path, request: Request) -> Result<Answer, NodeError> {
+    converse(format!("the node at {}", socket.display()), socket, request)
+}
+
+fn converse(who: String, socket: &Path, request: Request) -> Result<Answer, NodeError> {
     match exchange(socket, &request, NODE_ANSWER_MAX) {
-        Ok(Answer::Refused { error }) => Err(NodeError::Refused { node, error }),
+        Ok(Answer::Refused { error }) => Err(NodeError::Refused { who, error }),
         Ok(answer) => Ok(answer),
-        Err(source) => Err(NodeError::Silent { node, source }),
+        Err(source) => Err(NodeError::Silent { who, source }),
     }
 }

@@ -16,13 +16,13 @@ mod values;
 
 pub use crate::transport::quic::ClusterKey;
 pub use error::{ConfigError, Origin};
+pub use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
 pub use sources::{CONFIG_FILE_BYTES_MAX, RESERVED_VARIABLES, user_arguments};
 pub use values::{BaseName, Congestion, DeviceName, OuterName, PEERS_MAX};
 
 use keys::{KEYS, Key};
 use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy, Outer, OuterOptimizer};
 use slowmo_protocol::ident::Lineage;
-use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
