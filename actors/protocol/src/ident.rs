@@ -73,6 +73,28 @@ impl Lineage {
     pub fn is_decided(self) -> bool {
         self != Self::NONE
     }
+
+    /// The lineage of a founding: `of` is a hash of what only that one has. Never [`Lineage::NONE`], also where it goes on.
+    #[must_use]
+    pub fn founded(of: u128) -> Self {
+        Self(of | 1 << Self::FOUNDING_SHIFT)
+    }
+
+    /// The lineage under which this history goes on beside others of the same founding: `of` is a hash of what sets it apart.
+    #[must_use]
+    pub fn parted(self, of: u128) -> Self {
+        let low = (1 << Self::FOUNDING_SHIFT) - 1;
+        Self(((self.0 & !low) | (of & low)).max(1))
+    }
+
+    /// Whether both come from one founding.
+    #[must_use]
+    pub fn is_akin(self, other: Self) -> bool {
+        self.0 >> Self::FOUNDING_SHIFT == other.0 >> Self::FOUNDING_SHIFT
+    }
+
+    /// The upper half is the founding's, whatever became of it.
+    const FOUNDING_SHIFT: u32 = 64;
 }
 
 impl fmt::Display for Lineage {

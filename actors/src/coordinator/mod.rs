@@ -144,6 +144,8 @@ impl CoordinatorState {
 
     fn resign(&mut self) {
         self.states.clear();
+        // The view that this node is admitted to may have the same number in another history.
+        self.epoch = Epoch(0);
         self.feed(In::Resign);
     }
 

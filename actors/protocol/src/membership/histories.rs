@@ -112,13 +112,18 @@ impl Membership {
         }
         // What their last round made of ours may be on its way here.
         let follows = !without_me && theirs.round == ours.round.next();
-        !follows && self.may_heal(ours, theirs) && is_preferred(theirs, ours)
+        !follows && !self.is_late(ours, theirs) && self.may_heal(ours, theirs) && is_preferred(theirs, ours)
     }
 
-    /// Whether one of two decided histories gives way to the other: among survivors, and if both come from one founding. What was
-    /// founded apart has no ids in common; what parted has, if not the same starts of them.
+    /// Whether one of two decided histories gives way to the other: among survivors, and if both come from one founding. Ids say
+    /// nothing of that: a node may have been started again and joined what was founded apart.
     fn may_heal(&self, ours: &Standing, theirs: &Standing) -> bool {
-        self.settings.survivors || ours.view.ids().any(|id| theirs.view.contains(id))
+        self.settings.survivors || ours.lineage.is_akin(theirs.lineage)
+    }
+
+    /// Whether the other stands where this node stood before its last round: that round may be on its way there.
+    fn is_late(&self, ours: &Standing, theirs: &Standing) -> bool {
+        self.life.lineage_before == Some(theirs.lineage) && theirs.round.next() == ours.round
     }
 
     /// Whether the sender gives way once it hears of our standing.
@@ -135,7 +140,7 @@ impl Membership {
     fn went_elsewhere(&self, ours: &Standing, theirs: &Standing, header: &Header) -> bool {
         let counted = ours.view.member(header.sender).is_some_and(|member| member.incarnation == header.incarnation);
         let follows = theirs.round > ours.round && self.counts_on_me(&theirs.view);
-        counted && ours.round > Round::FOUNDING && ours.lineage != theirs.lineage && !follows
+        counted && ours.round > Round::FOUNDING && ours.lineage != theirs.lineage && !follows && !self.is_late(ours, theirs)
     }
 
     /// A node outside meets a member: it enters the founding that counts on it, or joins what went on furthest.
@@ -163,6 +168,11 @@ impl Membership {
             same || (known.lineage != theirs.lineage && other)
         });
         if newer {
+            let known = self.life.cluster.as_ref().map(|known| known.lineage);
+            if known.is_some() && known == self.brings() && known.is_some_and(|known| known.is_akin(theirs.lineage)) {
+                // What it brings went on under another lineage while this node waited.
+                self.life.brings = Some(theirs.lineage);
+            }
             self.life.cluster = Some(theirs);
         }
         self.join_when_ready(out);
@@ -194,3 +204,6 @@ fn is_preferred(one: &Standing, other: &Standing) -> bool {
     let rank = |standing: &Standing| (rounds(standing), Reverse(standing.view.lowest()), Reverse(standing.lineage));
     rank(one) > rank(other)
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,10 @@ const OTHER_CLUSTERS_MAX: usize = 64;
 pub(super) struct Life {
     /// This node's place in a decided history, while it is a member.
     pub standing: Option<Standing>,
+    /// The lineage of the history that this node's last round went on from.
+    pub lineage_before: Option<Lineage>,
+    /// What became of the history whose state this node brings, while it waits to be admitted.
+    pub brings: Option<Lineage>,
     /// The furthest history that was heard of, while this node is no member.
     pub cluster: Option<Standing>,
     /// The view that this node asked to be admitted to.
@@ -66,9 +70,9 @@ impl Life {
         self.others.len() < OTHER_CLUSTERS_MAX && self.others.insert(lineage)
     }
 
-    /// Whether this node asked to be admitted to an earlier view of the same history.
+    /// Whether this node asked to be admitted to an earlier view of the same history, which may go on under another lineage.
     pub fn has_asked(&self, later: &Standing) -> bool {
-        self.asked.is_some_and(|(lineage, epoch)| lineage == later.lineage && epoch < later.view.epoch())
+        self.asked.is_some_and(|(lineage, epoch)| lineage.is_akin(later.lineage) && epoch < later.view.epoch())
     }
 
     /// Whether this node asked to be admitted to this very view.
@@ -113,6 +117,8 @@ impl Membership {
     /// Becomes, or stays, a member of `view`.
     pub(super) fn enter(&mut self, view: View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
         let before = self.life.standing.replace(Standing { lineage, round, view, alive: Vec::new() });
+        let asked = self.life.asked.map(|(lineage, _)| lineage);
+        self.life.lineage_before = before.as_ref().map(|before| before.lineage).or(asked);
         (self.life.cluster, self.life.asked) = (None, None);
         self.life.was_member |= round > Round::FOUNDING;
         // They bound the way in, not a later way back.

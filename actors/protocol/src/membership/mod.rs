@@ -149,9 +149,13 @@ impl Membership {
         // Founders count on whoever names its model.
         let named = !self.settings.join || self.life.standing.is_some() || self.life.cluster.is_some();
         let (address, devices, settings, standing) = (*address, *devices, shared.clone(), self.standing());
-        // Whoever was a member once joins with the cluster's model, whatever it brought at first.
-        let lineage = self.settings.lineage.filter(|_| !self.life.was_member);
+        let lineage = self.brings();
         Message::Hello(Hello { address, devices, settings, model: self.model.filter(|_| named), standing, lineage })
+    }
+
+    /// The history whose state this node brings. Whoever was a member once joins with the cluster's model, whatever it brought.
+    fn brings(&self) -> Option<Lineage> {
+        self.life.brings.or(self.settings.lineage).filter(|_| !self.life.was_member)
     }
 
     fn synchronize(&mut self, model: ModelSize, now: Instant, out: &mut Outbox<Effect>) {
@@ -373,5 +377,5 @@ fn lineage_of(identity: Identity, view: &View) -> Lineage {
         bytes.extend(member.id.0.to_le_bytes());
         bytes.extend(member.incarnation.0.to_le_bytes());
     }
-    Lineage(xxh3_128(&bytes).max(1))
+    Lineage::founded(xxh3_128(&bytes))
 }

@@ -6,7 +6,7 @@ use crate::ident::{ClusterId, Incarnation};
 use crate::wire::{Frame, Standing};
 use std::net::SocketAddr;
 
-fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
+pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
     let identity = Identity { cluster: ClusterId(7), node: NodeId(id), incarnation: Incarnation(id + 100) };
     let address = SocketAddr::from(([127, 0, 0, 1], 7000 + id as u16));
     let (connect_timeout, synchronize_timeout) = (Span(100), Span(1000));

@@ -194,6 +194,6 @@ impl Coordinator {
         let mut bytes = history.lineage.0.to_le_bytes().to_vec();
         bytes.extend(history.round.0.to_le_bytes());
         participants.iter().for_each(|node| bytes.extend(node.0.to_le_bytes()));
-        Some(Lineage(xxh3_128(&bytes).max(1)))
+        Some(history.lineage.parted(xxh3_128(&bytes)))
     }
 }

@@ -66,7 +66,9 @@ impl Coordinator {
                 let repeated = current.proposal.as_ref() == Some(proposal) && known == (header.round, header.ballot);
                 // A member that the others take for gone is one no more; it has not voted for what leaves it out.
                 let left_out = !proposal.participants.contains(&identity.node) && header.lineage == history.lineage;
-                (history.joining || left_out) && (header.round, header.ballot) >= known && !repeated
+                // Who would have admitted it may have died, and another history, which this node asked since, be behind that one.
+                let elsewhere = history.joining && header.lineage != history.lineage;
+                elsewhere || ((history.joining || left_out) && (header.round, header.ballot) >= known && !repeated)
             }
             _ => true,
         };

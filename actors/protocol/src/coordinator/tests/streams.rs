@@ -1,7 +1,7 @@
 //! Streams that break, and who still contributes: one machine, told by hand what the others say.
 
 use super::node::CLUSTER;
-use crate::coordinator::{Attempt, BROKEN_ATTEMPTS_MAX, Coordinator, Effect, In, RoundKind, Settings, Terms};
+use crate::coordinator::{Attempt, BROKEN_ATTEMPTS_MAX, Coordinator, Effect, In, Outcome, Proposal, RoundKind, Settings, Terms};
 use crate::ident::{Ballot, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::policy::{OnMomentumLoss, Quorum};
@@ -23,19 +23,23 @@ fn identity(view: &View, node: u64) -> Identity {
     Identity { cluster: CLUSTER, node: NodeId(node), incarnation: view.member(NodeId(node)).unwrap().incarnation }
 }
 
+fn coordinator(view: &View, node: u64) -> Coordinator {
+    Coordinator::new(Settings {
+        identity: identity(view, node),
+        replicas: 1,
+        keeps_state: true,
+        copies_buffers: None,
+        quorum: Quorum::Majority,
+        on_momentum_loss: OnMomentumLoss::Reset,
+        grace: Span::from_millis(60_000),
+        round_timeout: Span::from_millis(300_000),
+    })
+}
+
 impl Leader {
     fn new(ids: &[u64]) -> Self {
         let view = crate::view::tests::view(ids);
-        let machine = Coordinator::new(Settings {
-            identity: identity(&view, ids[0]),
-            replicas: 1,
-            keeps_state: true,
-            copies_buffers: None,
-            quorum: Quorum::Majority,
-            on_momentum_loss: OnMomentumLoss::Reset,
-            grace: Span::from_millis(60_000),
-            round_timeout: Span::from_millis(300_000),
-        });
+        let machine = coordinator(&view, ids[0]);
         let mut leader = Self { machine, view: view.clone(), now: 1 };
         leader.tell(In::Formed { view, lineage: LINEAGE });
         leader.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, buffers: 0 });
@@ -108,6 +112,26 @@ fn who_leaves_after_it_contributed_cuts_nobody_short() {
     assert!(!says(&early, |message| matches!(message, Message::Propose(_))), "node 2 is still expected: {early:?}");
     let complete = leader.hear(2, leader.ballot(), Message::Contribute(Contributed { terms: TERMS, samples: None }));
     assert!(says(&complete, |message| matches!(message, Message::Propose(_))));
+}
+
+/// Nodes 2 and 3 were about to admit node 4 and died; node 1 is in an earlier round of a history that parted from theirs.
+#[test]
+fn a_joiner_is_admitted_to_another_history_also_where_that_is_behind() {
+    let all = crate::view::tests::view(&[1, 2, 3, 4]);
+    let mut joiner = Leader { machine: coordinator(&all, 4), view: all, now: 1 };
+    joiner.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, buffers: 0 });
+    for (lineage, round, members, next) in [(LINEAGE, 90, vec![2, 3], [2, 3, 4]), (Lineage(78), 50, vec![1, 2, 3], [1, 3, 4])] {
+        let (before, view) = (crate::view::tests::view(&members), crate::view::tests::view(&next));
+        let ballot = Ballot { counter: 1, node: NodeId(members[0]) };
+        let (terms, contributors) = (Terms { kind: RoundKind::Slow, ..TERMS }, vec![NodeId(members[0])]);
+        let (participants, round) = (contributors.clone(), Round(round));
+        let outcome = Outcome { lineage, round, terms, contributors, view, absent: vec![], momentum_lost: 0, samples: None };
+        let admit = Message::Admit { proposal: Proposal { outcome, participants, inherited: false }, view: before.clone() };
+        let place = Place { lineage, epoch: before.epoch(), round, ballot };
+        let Frame::V1 { header, message } = identity(&joiner.view, members[0]).frame(place, admit);
+        joiner.tell(In::Frame { header, message });
+        assert_eq!((joiner.machine.place().lineage, joiner.machine.place().round), (lineage, round));
+    }
 }
 
 #[test]

@@ -147,5 +147,5 @@ fn joiner<'a>(leader: &'a Process, view: &View, id: NodeId) -> Option<&'a Member
 fn fork(at: &At, view: &View) -> Lineage {
     let ids = view.members().iter().flat_map(|member| member.incarnation.0.to_le_bytes());
     let bytes: Vec<u8> = at.lineage.0.to_le_bytes().into_iter().chain(at.round.0.to_le_bytes()).chain(ids).collect();
-    Lineage(xxh3_128(&bytes).max(1))
+    at.lineage.parted(xxh3_128(&bytes))
 }

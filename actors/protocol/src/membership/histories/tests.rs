@@ -1,0 +1,130 @@
+//! Two histories that meet, told by hand to one member.
+#![allow(clippy::unwrap_used)]
+
+use super::super::tests::machine;
+use super::*;
+use crate::ident::{Epoch, Incarnation};
+use crate::machine::Machine;
+use crate::membership::In;
+use crate::model::ModelSize;
+use crate::time::Instant;
+use crate::view::Member;
+use std::net::SocketAddr;
+
+const FIRST: Lineage = Lineage(1 << 64 | 7);
+
+/// A view of nodes with the incarnations that their machines have, but for those that are started `again`.
+fn view(epoch: u64, ids: &[u64], again: &[u64]) -> View {
+    let address = |id: &u64| SocketAddr::from(([127, 0, 0, 1], 7000 + *id as u16));
+    let start = |id: &u64| Incarnation(id + 100 + u64::from(again.contains(id)));
+    let member = |id: &u64| Member { id: NodeId(*id), incarnation: start(id), address: address(id), devices: 1 };
+    View::new(Epoch(epoch), ids.iter().map(member).collect()).unwrap()
+}
+
+fn standing(lineage: Lineage, round: u64, view: View) -> Standing {
+    Standing { lineage, round: Round(round), view, alive: vec![] }
+}
+
+/// Node `id` as a member of the first history in round 7, and then of what that became.
+fn member(id: u64, before: View, after: &Standing) -> Membership {
+    let mut node = machine(id, 2, "");
+    let mut out = Outbox::default();
+    node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
+    node.handle(In::Decided { view: before, lineage: FIRST, round: Round(7) }, Instant(0), &mut out);
+    let Standing { lineage, round, view, .. } = after.clone();
+    node.handle(In::Decided { view, lineage, round }, Instant(0), &mut out);
+    node
+}
+
+/// What a node does when `peer` introduces itself with where it stands.
+fn hears(node: &mut Membership, peer: u64, theirs: Standing) -> Vec<Effect> {
+    let mut sender = machine(peer, 2, "");
+    sender.model = Some(ModelSize::of(23));
+    let dead = theirs.view.members().iter().filter(|member| !theirs.alive.is_empty() && !theirs.alive.contains(&member.id));
+    dead.for_each(|member| _ = sender.life.declare_dead(member.id, member.incarnation));
+    sender.life.standing = Some(theirs);
+    let header = sender.settings.identity.header(sender.place());
+    let mut out = Outbox::default();
+    node.handle(In::Frame { header, message: Box::new(sender.hello()) }, Instant(1), &mut out);
+    out.take()
+}
+
+fn gives_up(effects: &[Effect]) -> bool {
+    effects.iter().any(|effect| matches!(effect, Effect::Resign))
+}
+
+/// Nodes 2 and 3 went on with a new start of node 1, which sits lowest again or not; node 3 has yet to hear of it.
+#[test]
+fn a_member_that_has_not_yet_heard_under_which_lineage_it_goes_on_is_one_all_the_same() {
+    for (ids, next) in [(&[1, 2, 3][..], 9), (&[1, 2, 3], 6), (&[2, 3], 6), (&[2, 3], 9)] {
+        let before = view(1, &[1, 2, 3, 4, 5], &[]);
+        let after = standing(Lineage(1 << 64 | next), 8, view(2, ids, &[1]));
+        let mut node = member(2, before.clone(), &after);
+        let effects = hears(&mut node, 3, standing(FIRST, 7, before.clone()));
+        assert!(!gives_up(&effects), "{ids:?} {next}: {effects:?}");
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::Lost(..))), "{ids:?} {next}: {effects:?}");
+        // The other way round: what the last round made of this node's history is on its way here.
+        let mut late = member(3, before.clone(), &standing(FIRST, 7, before));
+        let effects = hears(&mut late, 2, after);
+        assert!(!gives_up(&effects) && !effects.iter().any(|effect| matches!(effect, Effect::Lost(..))), "{effects:?}");
+    }
+}
+
+/// Node 3 died and its new start joined a cluster that was founded apart, before a round was decided here without it.
+#[test]
+fn a_node_that_moved_to_a_cluster_founded_apart_does_not_make_the_two_one() {
+    let ours = standing(FIRST, 7, view(1, &[1, 2, 3], &[]));
+    let mut node = member(2, ours.view.clone(), &ours);
+    let theirs = standing(Lineage(2 << 64 | 5), 40, view(9, &[3, 4, 5], &[3]));
+    let effects = hears(&mut node, 4, theirs);
+    assert!(!gives_up(&effects), "{effects:?}");
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::OtherCluster { .. })), "{effects:?}");
+}
+
+#[test]
+fn histories_of_one_founding_become_one() {
+    let ours = standing(FIRST, 7, view(1, &[1, 2, 3], &[]));
+    let mut node = member(2, ours.view.clone(), &ours);
+    assert!(gives_up(&hears(&mut node, 4, standing(Lineage(1 << 64 | 5), 40, view(9, &[3, 4, 5], &[3])))));
+}
+
+/// A node that waits to be admitted: to the first history, by its member 1.
+fn joiner(brings: Option<Lineage>) -> Membership {
+    let mut node = machine(4, 2, "");
+    (node.settings.join, node.settings.lineage) = (true, brings);
+    let mut out = Outbox::default();
+    node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
+    node.handle(In::PeerUp(NodeId(1), Incarnation(101)), Instant(0), &mut out);
+    hears(&mut node, 1, Standing { alive: vec![NodeId(1)], ..standing(FIRST, 7, view(1, &[1, 2, 3], &[])) });
+    assert!(node.life.has_asked_for(&standing(FIRST, 7, view(1, &[1], &[]))));
+    node
+}
+
+#[test]
+fn who_was_admitted_under_a_new_lineage_does_not_ask_again() {
+    let mut node = joiner(None);
+    let admitted = standing(Lineage(1 << 64 | 9), 8, view(2, &[1, 4], &[]));
+    let effects = hears(&mut node, 1, Standing { alive: vec![NodeId(1), NodeId(4)], ..admitted });
+    let joins = |effect: &&Effect| format!("{effect:?}").contains("Join");
+    assert!(!effects.iter().any(|effect| joins(&effect)), "{effects:?}");
+}
+
+#[test]
+fn who_waits_while_its_history_goes_on_under_a_new_lineage_is_not_refused_for_it() {
+    let mut node = joiner(Some(FIRST));
+    let next = Standing { alive: vec![NodeId(1)], ..standing(Lineage(1 << 64 | 9), 8, view(2, &[1], &[])) };
+    let effects = hears(&mut node, 1, next.clone());
+    assert!(node.life.has_asked_for(&next), "{effects:?}");
+    let mut cluster = member(1, view(1, &[1, 2, 3], &[]), &next);
+    let mut out = Outbox::default();
+    cluster.handle(In::PeerUp(NodeId(4), Incarnation(104)), Instant(1), &mut out);
+    out.take();
+    for effect in effects {
+        if let Effect::Send { frame: crate::wire::Frame::V1 { header, message }, .. } = effect {
+            cluster.handle(In::Frame { header, message }, Instant(2), &mut out);
+        }
+    }
+    let effects = out.take();
+    assert!(!format!("{effects:?}").contains("OtherLineage"), "{effects:?}");
+    assert!(cluster.life.candidates.contains_key(&NodeId(4)), "{effects:?}");
+}
