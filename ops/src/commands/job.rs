@@ -8,9 +8,6 @@ use slowmo::admin::{self, Report};
 use slowmo_ops::jobs::{self, Answer, Request};
 use std::path::PathBuf;
 
-/// Digits of a lineage that people are shown.
-const LINEAGE_DIGITS: usize = 12;
-
 /// Which job.
 #[derive(Debug, Args)]
 pub struct Which {
@@ -210,11 +207,12 @@ impl JobReport {
             ],
         });
         let nodes = table(["node", "standing", "view", "round", "step", "disagreement"], rows);
-        let lineage = self.lineage.get(..LINEAGE_DIGITS).unwrap_or(&self.lineage);
         let mut text = format!(
-            "job {}: view {} of lineage {lineage}, next round {}\nlast round: {} alive / {} members / {} contributors\nmomentum lost: {} shards, disagreement: {}\n{nodes}",
+            "job {}: view {} of lineage {}, next round {}\nlast round: {} alive / {} members / {} contributors\nmomentum lost: {} shards, disagreement: {}\n{nodes}",
             self.job,
             self.epoch,
+            // Whole: histories that parted differ in the last digits, and the key `lineage` takes it so.
+            self.lineage,
             self.round,
             self.alive,
             self.members,
