@@ -33,6 +33,8 @@ pub mod model;
 pub mod outer;
 pub mod policy;
 pub mod push_sum;
+#[cfg(test)]
+mod random;
 pub mod sampler;
 pub mod schedule;
 pub mod shards;

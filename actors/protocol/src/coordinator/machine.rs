@@ -3,6 +3,7 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `current` | the round that is not decided yet |
 //! | `early` | frames that came before their round |
 //! | `history` | what was decided, and what follows from it: shard maps, next views, losses |
 //! | `open` | the bookkeeping of the attempt under way |
@@ -12,6 +13,7 @@
 //! | `inspection` | what may be asked about it from outside |
 //! | `joining` | the rules of a node that is no member yet |
 
+mod current;
 mod early;
 mod history;
 mod inspection;
@@ -23,14 +25,15 @@ mod voting;
 
 use super::error::RoundError;
 use super::events::{Effect, In, Settings};
-use super::outcome::{Outcome, Proposal, RoundKind, Terms};
+use super::outcome::{RoundKind, Terms};
 use super::plan::Attempt;
-use crate::ballot::{Acceptor, Ballots, Proposer, first_ballot};
+use crate::ballot::first_ballot;
 use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::{Machine, Outbox, Place};
 use crate::time::{Instant, Span};
 use crate::view::{Member, View};
 use crate::wire::{Contributed, Message};
+use current::Current;
 use early::Early;
 pub use early::{EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX};
 use history::{Decided, History, Maps};
@@ -67,91 +70,6 @@ pub struct Coordinator {
     early: Early,
     waiting: Option<String>,
     stopped: Option<RoundError>,
-}
-
-/// The round that is not decided yet.
-#[derive(Clone, Debug)]
-struct Current {
-    acceptor: Acceptor<Proposal>,
-    ballots: Ballots,
-    /// What is proposed under the promised ballot.
-    proposal: Option<Proposal>,
-    /// The ballot under which this node's acceptance was told.
-    voted: Option<Ballot>,
-    open: Option<Open>,
-    /// Who is known to have contributed what.
-    contributed: BTreeMap<NodeId, Contributed>,
-    /// Who was told of this node's contribution: those that led or seemed to.
-    told: BTreeSet<NodeId>,
-    leading: Option<Proposer<Proposal>>,
-    /// Joiners that hold all they must hold, as far as this leader knows.
-    prepared: BTreeSet<NodeId>,
-    /// All joiners of the proposal hold all they must hold.
-    joiners_hold: bool,
-    decided: Option<Outcome>,
-    /// When the first contribution became known here.
-    begun: Option<Instant>,
-    /// When this node's own contribution is given up.
-    give_up: Option<Instant>,
-    /// Until when the lead is left to the node whose ballot was promised.
-    follow_until: Option<Instant>,
-    /// Until when living members' promises are waited for.
-    promise_by: Option<Instant>,
-    /// The grace has passed since the first contribution.
-    grace_over: bool,
-    /// Until when joiners are waited for.
-    joiners_by: Option<Instant>,
-    /// Joiners did not hold the model by then: this round is made without.
-    joiners_over: bool,
-    /// Another attempt is due although nobody died.
-    retry: bool,
-    /// Attempts so far that a broken stream ended.
-    broken: u32,
-    /// Members that are ahead and were asked for their outcome.
-    asked: BTreeSet<NodeId>,
-}
-
-impl Current {
-    fn new(node: NodeId, view: &View) -> Self {
-        Self {
-            acceptor: Acceptor::new(view),
-            ballots: Ballots::new(node, view),
-            proposal: None,
-            voted: None,
-            open: None,
-            contributed: BTreeMap::new(),
-            told: BTreeSet::new(),
-            leading: None,
-            prepared: BTreeSet::new(),
-            joiners_hold: false,
-            decided: None,
-            begun: None,
-            give_up: None,
-            follow_until: None,
-            promise_by: None,
-            grace_over: false,
-            joiners_by: None,
-            joiners_over: false,
-            retry: false,
-            broken: 0,
-            asked: BTreeSet::new(),
-        }
-    }
-
-    fn ballot(&self) -> Ballot {
-        self.acceptor.promised()
-    }
-
-    /// The views that may follow: of what is proposed, and of what was accepted, which may be decided under a higher ballot too.
-    fn may_follow(&self) -> impl Iterator<Item = &View> {
-        let accepted = self.acceptor.accepted().map(|(_, proposal)| proposal);
-        self.proposal.iter().chain(accepted).map(|proposal| &proposal.outcome.view)
-    }
-
-    /// The open attempt, if `attempt` is the one: what an earlier attempt's movements still report is of no interest.
-    fn open_at(&mut self, attempt: Attempt) -> Option<&mut Open> {
-        self.open.as_mut().filter(|open| open.plan.attempt == attempt)
-    }
 }
 
 impl Machine for Coordinator {

@@ -2,10 +2,11 @@
 //! momentum may be lost but a round still has one outcome, and everybody gets to the end once the faults are over.
 
 use super::node::Schedule;
-use super::world::{Fault, Random, World};
+use super::world::{Fault, World};
 use super::{LONG, SCHEDULE, assert_finished};
 use crate::ident::NodeId;
 use crate::policy::Quorum;
+use crate::random::Random;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 

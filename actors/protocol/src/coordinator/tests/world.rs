@@ -11,6 +11,7 @@ use crate::coordinator::{Effect, In, Outcome, RoundKind};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::{Machine, Outbox};
 use crate::policy::Quorum;
+use crate::random::Random;
 use crate::time::Instant;
 use crate::view::{Member, View};
 use crate::wire::{Header, Message};
@@ -20,20 +21,6 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const DELAY_MAX: u64 = 1_000;
 /// Events after which a run is taken for endless.
 const EVENTS_MAX: u64 = 3_000_000;
-
-/// A small generator: one seed drives a run.
-#[derive(Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound.max(1)
-    }
-}
 
 #[derive(Clone, Debug)]
 pub enum Fault {

@@ -5,6 +5,7 @@ use super::process::{Process, Session, Start};
 use crate::ident::{Incarnation, Lineage, NodeId, Round};
 use crate::machine::Outbox;
 use crate::membership::{Effect, In, Membership, Settings};
+use crate::random::Random;
 use crate::time::{Instant, Span};
 use crate::view::View;
 use crate::wire::Frame;
@@ -23,19 +24,6 @@ const DEATH: (u64, u64) = (150 * MS, 1_000 * MS);
 const IDLE: (u64, u64) = (100 * MS, 2_000 * MS);
 /// How long an address is dialed.
 const DIAL_FOR: u64 = 30_000 * MS;
-
-/// A small generator: one seed drives a run.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound.max(1)
-    }
-}
 
 pub enum Event {
     /// A process looks for peers and signs of life.

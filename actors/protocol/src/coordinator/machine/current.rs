@@ -1,0 +1,96 @@
+//! The round that is not decided yet: votes, contributions, the attempt under way, and until when what is waited for.
+
+use super::open::Open;
+use crate::ballot::{Acceptor, Ballots, Proposer};
+use crate::coordinator::outcome::{Outcome, Proposal};
+use crate::coordinator::plan::Attempt;
+use crate::ident::{Ballot, NodeId};
+use crate::time::Instant;
+use crate::view::View;
+use crate::wire::Contributed;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The round that is not decided yet.
+#[derive(Clone, Debug)]
+pub struct Current {
+    pub acceptor: Acceptor<Proposal>,
+    pub ballots: Ballots,
+    /// What is proposed under the promised ballot.
+    pub proposal: Option<Proposal>,
+    /// The ballot under which this node's acceptance was told.
+    pub voted: Option<Ballot>,
+    pub open: Option<Open>,
+    /// Who is known to have contributed what.
+    pub contributed: BTreeMap<NodeId, Contributed>,
+    /// Who was told of this node's contribution: those that led or seemed to.
+    pub told: BTreeSet<NodeId>,
+    pub leading: Option<Proposer<Proposal>>,
+    /// Joiners that hold all they must hold, as far as this leader knows.
+    pub prepared: BTreeSet<NodeId>,
+    /// All joiners of the proposal hold all they must hold.
+    pub joiners_hold: bool,
+    pub decided: Option<Outcome>,
+    /// When the first contribution became known here.
+    pub begun: Option<Instant>,
+    /// When this node's own contribution is given up.
+    pub give_up: Option<Instant>,
+    /// Until when the lead is left to the node whose ballot was promised.
+    pub follow_until: Option<Instant>,
+    /// Until when living members' promises are waited for.
+    pub promise_by: Option<Instant>,
+    /// The grace has passed since the first contribution.
+    pub grace_over: bool,
+    /// Until when joiners are waited for.
+    pub joiners_by: Option<Instant>,
+    /// Joiners did not hold the model by then: this round is made without.
+    pub joiners_over: bool,
+    /// Another attempt is due although nobody died.
+    pub retry: bool,
+    /// Attempts so far that a broken stream ended.
+    pub broken: u32,
+    /// Members that are ahead and were asked for their outcome.
+    pub asked: BTreeSet<NodeId>,
+}
+
+impl Current {
+    pub fn new(node: NodeId, view: &View) -> Self {
+        Self {
+            acceptor: Acceptor::new(view),
+            ballots: Ballots::new(node, view),
+            proposal: None,
+            voted: None,
+            open: None,
+            contributed: BTreeMap::new(),
+            told: BTreeSet::new(),
+            leading: None,
+            prepared: BTreeSet::new(),
+            joiners_hold: false,
+            decided: None,
+            begun: None,
+            give_up: None,
+            follow_until: None,
+            promise_by: None,
+            grace_over: false,
+            joiners_by: None,
+            joiners_over: false,
+            retry: false,
+            broken: 0,
+            asked: BTreeSet::new(),
+        }
+    }
+
+    pub fn ballot(&self) -> Ballot {
+        self.acceptor.promised()
+    }
+
+    /// The views that may follow: of what is proposed, and of what was accepted, which may be decided under a higher ballot too.
+    pub fn may_follow(&self) -> impl Iterator<Item = &View> {
+        let accepted = self.acceptor.accepted().map(|(_, proposal)| proposal);
+        self.proposal.iter().chain(accepted).map(|proposal| &proposal.outcome.view)
+    }
+
+    /// The open attempt, if `attempt` is the one: what an earlier attempt's movements still report is of no interest.
+    pub fn open_at(&mut self, attempt: Attempt) -> Option<&mut Open> {
+        self.open.as_mut().filter(|open| open.plan.attempt == attempt)
+    }
+}
