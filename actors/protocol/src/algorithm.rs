@@ -10,15 +10,84 @@ pub enum Base {
         /// `f`, inner steps from one exact average to the next.
         frequency: u64,
     },
-    /// One push-sum gossip after every inner step, with `peers_per_step` out-peers.
-    Sgp {
-        /// `p`, out-peers of one gossip.
-        peers_per_step: u32,
-    },
+    /// One push-sum gossip after every inner step.
+    Sgp(Gossip),
     /// The exact mean of the gradients over all nodes at every step: the DDP reference.
     AllReduce,
     /// Nothing: only outer rounds (DiLoCo's shape).
     None,
+}
+
+/// Most steps that a gossip message may be late: what was sent is kept until it was mixed.
+pub const STALENESS_MAX: u32 = 64;
+
+/// How SGP gossips (algorithm section 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gossip {
+    /// `p`, out-peers of one gossip.
+    pub peers_per_step: u32,
+    /// Inner steps that a message may be late before a node waits for it. 0 is synchronous: a step ends when the messages sent in
+    /// it are mixed.
+    pub staleness: u32,
+    /// Who gossips with whom.
+    pub topology: TopologyName,
+    /// What happens to a message that is later than `staleness`.
+    pub late_peers: LatePeers,
+    /// How values travel.
+    pub wire: WireType,
+}
+
+impl Default for Gossip {
+    /// One peer a step over the directed exponential graph, one step behind, as float32.
+    fn default() -> Self {
+        Self { peers_per_step: 1, staleness: 1, topology: TopologyName::Exponential, late_peers: LatePeers::Wait, wire: WireType::Float32 }
+    }
+}
+
+impl Gossip {
+    /// Synchronous gossip with `peers_per_step` out-peers.
+    #[must_use]
+    pub fn synchronous(peers_per_step: u32) -> Self {
+        Self { peers_per_step, staleness: 0, ..Self::default() }
+    }
+}
+
+/// Who gossips with whom.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TopologyName {
+    /// Directed exponential: hops 1, 2, 4, … for one peer a step.
+    #[default]
+    Exponential,
+    /// The next `p` members, always the same.
+    Ring,
+    /// Exponential between the members of even and of odd rank: every exchange goes both ways.
+    BipartiteExponential,
+    /// Everybody.
+    Complete,
+    /// Directed exponential over the members in an order in which neighbours have fast links.
+    BandwidthAware,
+}
+
+/// What a node does about a peer whose message is later than the staleness bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LatePeers {
+    /// It waits for the message, at most the grace, and does without that peer then until it is in time again.
+    #[default]
+    Wait,
+    /// It does without that peer at once until it is in time again.
+    Skip,
+}
+
+/// How float32 values travel; as float32 or in fewer bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WireType {
+    /// As they are, 4 bytes each.
+    #[default]
+    Float32,
+    /// Rounded to bfloat16, 2 bytes each.
+    BFloat16,
+    /// Rounded to 255 steps of a scale for each block of 256, 1 byte each and 4 a block.
+    Int8,
 }
 
 /// The outer optimizer of the slow step; formulas in [`crate::outer`].
@@ -92,6 +161,8 @@ pub struct Algorithm {
     pub average_every: Option<u64>,
     /// What a round does to the base optimizer's buffers.
     pub buffers: BufferStrategy,
+    /// How parameters and slow momentum travel in rounds; founding, joiners, buffers and gradients always travel as float32.
+    pub round_wire: WireType,
 }
 
 /// A value outside its range. Nothing was started.
@@ -109,6 +180,12 @@ pub enum AlgorithmError {
     /// `p = 0`.
     #[error("peers_per_step = 0: SGP sends to at least one peer; set it to 1 or more (default 1)")]
     PeersZero,
+    /// `staleness` above its bound.
+    #[error("staleness = {0}: a message may be at most {STALENESS_MAX} steps late; set staleness to 0 (synchronous) … {STALENESS_MAX}")]
+    Staleness(u32),
+    /// `no_average` with overlapped gossip.
+    #[error("no_average takes the slow step on what the same step's gossip brought: set staleness = 0")]
+    NoAverageIsSynchronous,
     /// `β` or `μ` outside `[0, 1)`.
     #[error("{name} = {value}: a momentum must lie in [0, 1)")]
     Momentum {
@@ -175,7 +252,8 @@ impl Algorithm {
     pub fn check(&self) -> Result<(), AlgorithmError> {
         match self.base {
             Base::LocalSgd { frequency: 0 } => return Err(AlgorithmError::FrequencyZero),
-            Base::Sgp { peers_per_step: 0 } => return Err(AlgorithmError::PeersZero),
+            Base::Sgp(Gossip { peers_per_step: 0, .. }) => return Err(AlgorithmError::PeersZero),
+            Base::Sgp(Gossip { staleness, .. }) if staleness > STALENESS_MAX => return Err(AlgorithmError::Staleness(staleness)),
             _ => {}
         }
         if self.average_every == Some(0) {
@@ -188,8 +266,11 @@ impl Algorithm {
             return Err(AlgorithmError::TauZero);
         }
         outer.optimizer.check()?;
-        if !outer.average && !matches!(self.base, Base::Sgp { .. }) {
-            return Err(AlgorithmError::NoAverageNeedsSgp);
+        match self.base {
+            _ if outer.average => {}
+            Base::Sgp(gossip) if gossip.staleness > 0 => return Err(AlgorithmError::NoAverageIsSynchronous),
+            Base::Sgp(_) => {}
+            _ => return Err(AlgorithmError::NoAverageNeedsSgp),
         }
         if !outer.average && outer.sharded {
             return Err(AlgorithmError::NoAverageIsUnsharded);

@@ -52,7 +52,7 @@ pub fn due(algorithm: &Algorithm, step: Step) -> Due {
     let average = local || algorithm.average_every.is_some_and(closes);
     let base = match algorithm.base {
         _ if average => Exchange::Average,
-        Base::Sgp { .. } => Exchange::Gossip,
+        Base::Sgp(_) => Exchange::Gossip,
         _ => Exchange::Nothing,
     };
     let Some(outer) = algorithm.outer.filter(|outer| closes(outer.frequency)) else {
@@ -64,7 +64,7 @@ pub fn due(algorithm: &Algorithm, step: Step) -> Due {
     // fairscale's unsharded path: LocalSGD averages only when its own frequency says so.
     let exchange = match algorithm.base {
         Base::LocalSgd { .. } => base,
-        Base::Sgp { .. } if !outer.average => base,
+        Base::Sgp(_) if !outer.average => base,
         _ => Exchange::Average,
     };
     Due { exchange, whole_slow_step: true }
@@ -74,7 +74,7 @@ pub fn due(algorithm: &Algorithm, step: Step) -> Due {
 /// one that jumped here past steps that it never took.
 #[must_use]
 pub fn gossips_before(algorithm: &Algorithm, step: Step) -> u64 {
-    if !matches!(algorithm.base, Base::Sgp { .. }) {
+    if !matches!(algorithm.base, Base::Sgp(_)) {
         return 0;
     }
     let slow = algorithm.outer.filter(|outer| outer.sharded || outer.average).map(|outer| outer.frequency);
@@ -98,12 +98,12 @@ fn least_common_multiple(a: u64, b: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{BufferStrategy, Outer, OuterOptimizer};
+    use crate::algorithm::{BufferStrategy, Gossip, Outer, OuterOptimizer, WireType};
 
     fn algorithm(base: Base, outer: Option<(u64, bool, bool)>) -> Algorithm {
         let optimizer = OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.5 };
         let outer = outer.map(|(frequency, sharded, average)| Outer { frequency, optimizer, sharded, average });
-        Algorithm { base, outer, average_every: None, buffers: BufferStrategy::Maintain }
+        Algorithm { base, outer, average_every: None, buffers: BufferStrategy::Maintain, round_wire: WireType::Float32 }
     }
 
     fn trace(algorithm: &Algorithm, steps: u64) -> String {
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn the_table_of_section_six() {
         let local = Base::LocalSgd { frequency: 3 };
-        let sgp = Base::Sgp { peers_per_step: 1 };
+        let sgp = Base::Sgp(Gossip::synchronous(1));
         let cases = [
             (local, None, "..a..a..a..a"),
             (local, Some((4, true, true)), "..aS.a.Sa..S"),
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn average_every_wakes_up_whatever_the_base() {
-        let (local, sgp) = (Base::LocalSgd { frequency: 3 }, Base::Sgp { peers_per_step: 1 });
+        let (local, sgp) = (Base::LocalSgd { frequency: 3 }, Base::Sgp(Gossip::synchronous(1)));
         let cases = [
             (sgp, None, 4, "gggaggga"),
             (sgp, None, 1, "aaaaaaaa"),
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn gossips_are_counted_without_walking_there() {
-        let sgp = Base::Sgp { peers_per_step: 1 };
+        let sgp = Base::Sgp(Gossip::synchronous(1));
         let outers = [None, Some((1, true, true)), Some((4, true, true)), Some((6, false, true)), Some((4, false, false))];
         for outer in outers {
             for average_every in [None, Some(1), Some(3), Some(4), Some(u64::MAX)] {

@@ -97,12 +97,12 @@ impl Actor for GossipPeerActor {
 impl GossipPeerState {
     fn enter(&mut self, view: View, lineage: Lineage, round: Round) {
         let settings = &self.context.settings;
-        let Base::Sgp { peers_per_step } = settings.algorithm.base else { return };
+        let Base::Sgp(gossip) = settings.algorithm.base else { return };
         if self.machine.is_some() {
             return self.feed(In::View { view, lineage, round });
         }
         let waits = Waits { message: NodeContext::span(settings.grace), leave: NodeContext::span(settings.round_timeout) };
-        self.machine = Some(GossipPeer::new(settings.identity, lineage, &view, peers_per_step, waits));
+        self.machine = Some(GossipPeer::new(settings.identity, lineage, &view, gossip.peers_per_step, waits));
     }
 
     fn feed(&mut self, event: In) {

@@ -3,6 +3,7 @@
 
 use super::values::Value;
 use super::{Config, ConfigError, Origin};
+use slowmo_protocol::algorithm::STALENESS_MAX;
 use slowmo_protocol::view::MEMBERS_MAX;
 use std::fmt;
 
@@ -166,6 +167,7 @@ macro_rules! key {
 const SWITCH: Allowed = Allowed::Words(&["true", "false"]);
 const FROM_ONE: Allowed = Allowed::Whole(1, u64::MAX);
 const MILLISECONDS: Allowed = Allowed::Whole(1, MILLISECONDS_MAX);
+const WIRE: Allowed = Allowed::Words(&["f32", "bf16", "int8"]);
 const PATH: Allowed = Allowed::Form("a path, or none");
 const NODES: Allowed = Allowed::Whole(1, MEMBERS_MAX as u64);
 
@@ -210,6 +212,39 @@ pub static KEYS: &[Key] = &[
     key!(base, "local_sgd", "", Allowed::Words(&["local_sgd", "sgp", "all_reduce", "none"]), true, "base algorithm between outer rounds"),
     key!(frequency, "3", "inner steps", FROM_ONE, true, "LocalSGD: steps from one exact average to the next, f"),
     key!(peers_per_step, "1", "peers", Allowed::Whole(1, MEMBERS_MAX as u64), true, "SGP: out-peers of one gossip, p"),
+    key!(
+        staleness,
+        "0",
+        "steps",
+        Allowed::Whole(0, STALENESS_MAX as u64),
+        true,
+        "SGP: how many steps late a message may be before a node waits for it; its travel hides behind so many steps' computation; 0 is synchronous"
+    ),
+    key!(
+        topology,
+        "exponential",
+        "",
+        Allowed::Words(&["exponential", "ring", "bipartite", "complete", "bandwidth"]),
+        true,
+        "SGP: who gossips with whom; bandwidth orders the nodes so that neighbours have fast links"
+    ),
+    key!(
+        late_peers,
+        "wait",
+        "",
+        Allowed::Words(&["wait", "skip"]),
+        true,
+        "SGP: wait (at most grace_ms) for a peer that is more than staleness steps late, or do without it at once"
+    ),
+    key!(gossip_wire, "f32", "", WIRE, true, "how gossip messages travel; what rounding drops is added to the next one"),
+    key!(
+        round_wire,
+        "f32",
+        "",
+        WIRE,
+        true,
+        "how parameters and slow momentum travel in rounds; what rounding drops is added to the next one"
+    ),
     key!(
         outer,
         "slowmo",

@@ -16,12 +16,13 @@ mod values;
 
 pub use crate::transport::quic::ClusterKey;
 pub use error::{ConfigError, Origin};
+pub use slowmo_protocol::algorithm::{LatePeers, TopologyName, WireType};
 pub use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
 pub use sources::{CONFIG_FILE_BYTES_MAX, RESERVED_VARIABLES, user_arguments};
 pub use values::{BaseName, Congestion, DeviceName, OuterName, PEERS_MAX};
 
 use keys::{KEYS, Key};
-use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy, Outer, OuterOptimizer};
+use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy, Gossip, Outer, OuterOptimizer};
 use slowmo_protocol::ident::Lineage;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -73,6 +74,16 @@ pub struct Config {
     pub frequency: u64,
     /// SGP's out-peers of one gossip, `p`.
     pub peers_per_step: u32,
+    /// Steps that a gossip message may be late; 0 is synchronous.
+    pub staleness: u32,
+    /// Who gossips with whom.
+    pub topology: TopologyName,
+    /// What happens to peers that are later than `staleness`.
+    pub late_peers: LatePeers,
+    /// How gossip messages travel.
+    pub gossip_wire: WireType,
+    /// How parameters and slow momentum travel in rounds.
+    pub round_wire: WireType,
     /// Outer optimizer.
     pub outer: OuterName,
     /// `τ`, inner steps of an outer round.
@@ -169,6 +180,11 @@ impl Default for Config {
             base: BaseName::LocalSgd,
             frequency: 3,
             peers_per_step: 1,
+            staleness: 0,
+            topology: TopologyName::Exponential,
+            late_peers: LatePeers::Wait,
+            gossip_wire: WireType::Float32,
+            round_wire: WireType::Float32,
             outer: OuterName::SlowMo,
             tau: 48,
             alpha: 1.0,
@@ -269,7 +285,7 @@ impl Config {
     pub fn algorithm(&self) -> Result<Algorithm, ConfigError> {
         let base = match self.base {
             BaseName::LocalSgd => Base::LocalSgd { frequency: self.frequency },
-            BaseName::Sgp => Base::Sgp { peers_per_step: self.peers_per_step },
+            BaseName::Sgp => Base::Sgp(self.gossip()),
             BaseName::AllReduce => Base::AllReduce,
             BaseName::None => Base::None,
         };
@@ -280,9 +296,15 @@ impl Config {
         };
         let outer = Outer { frequency: self.tau, optimizer, sharded: self.sharded, average: !self.no_average };
         let outer = (!optimizer.is_off()).then_some(outer);
-        let algorithm = Algorithm { base, outer, average_every: self.average_every, buffers: self.buffers };
+        let (average_every, buffers, round_wire) = (self.average_every, self.buffers, self.round_wire);
+        let algorithm = Algorithm { base, outer, average_every, buffers, round_wire };
         algorithm.check()?;
         Ok(algorithm)
+    }
+
+    fn gossip(&self) -> Gossip {
+        let Self { peers_per_step, staleness, topology, late_peers, gossip_wire, .. } = *self;
+        Gossip { peers_per_step, staleness, topology, late_peers, wire: gossip_wire }
     }
 
     /// The settings that all nodes must share, as `key = value` lines in the table's order; compare two with

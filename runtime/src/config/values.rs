@@ -1,7 +1,7 @@
 //! The types of configuration values, from text and back to their canonical text. Pure.
 
 use crate::transport::quic::ClusterKey;
-use slowmo_protocol::algorithm::BufferStrategy;
+use slowmo_protocol::algorithm::{BufferStrategy, LatePeers, TopologyName, WireType};
 use slowmo_protocol::ident::Lineage;
 use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ macro_rules! words {
         }
         words!(@value $name { $($variant = $word),+ });
     };
-    (@value $name:ident { $($variant:ident = $word:literal),+ }) => {
+    (@value $name:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
         impl Value for $name {
             fn parse(text: &str) -> Option<Self> {
                 match text {
@@ -94,6 +94,15 @@ words!(
         Cpu = "cpu",
     }
 );
+words!(@value LatePeers { Wait = "wait", Skip = "skip" });
+words!(@value WireType { Float32 = "f32", BFloat16 = "bf16", Int8 = "int8" });
+words!(@value TopologyName {
+    Exponential = "exponential",
+    Ring = "ring",
+    BipartiteExponential = "bipartite",
+    Complete = "complete",
+    BandwidthAware = "bandwidth"
+});
 words!(@value Quorum { Majority = "majority", Survivors = "survivors" });
 words!(@value OnMomentumLoss { Reset = "reset", Stop = "stop" });
 words!(@value JoinerBuffers { Reset = "reset", Copy = "copy" });
