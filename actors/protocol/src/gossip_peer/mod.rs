@@ -16,7 +16,7 @@ use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::push_sum::{Escrow, Split, split};
 use crate::time::{Instant, Span};
-use crate::topology::Exponential;
+use crate::topology::{Exponential, Topology};
 use crate::view::View;
 use crate::wire::{Frame, Header, Message};
 use std::collections::BTreeSet;
