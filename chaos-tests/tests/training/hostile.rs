@@ -83,7 +83,10 @@ fn wrong_messages() -> Vec<Message> {
         Message::Abandon(RefusalReason::StreamBroken { node: NodeId(1) }),
         Message::Abandon(RefusalReason::MomentumLost { shards: 3 }),
         Message::GossipMixed { step: Step(1) },
-        Message::GossipRefused { step: Step(2) },
+        Message::GossipRefused { step: Step(2), reached: Step(u64::MAX) },
+        Message::GossipSkipped { first: Step(0), last: Step(u64::MAX) },
+        Message::GossipAsk { step: Step(3) },
+        Message::GossipReclaimed { step: Step(4) },
     ]
 }
 

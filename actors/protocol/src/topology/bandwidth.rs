@@ -40,4 +40,8 @@ impl Topology for BandwidthAware {
     fn cycle(&self) -> u64 {
         self.graph.cycle()
     }
+
+    fn peers_max(&self) -> usize {
+        self.graph.peers_max()
+    }
 }

@@ -55,6 +55,10 @@ impl Topology for BipartiteExponential {
     fn cycle(&self) -> u64 {
         cycle(self.distances.len(), self.peers_per_step)
     }
+
+    fn peers_max(&self) -> usize {
+        self.distances.len().min(self.peers_per_step)
+    }
 }
 
 #[cfg(test)]

@@ -28,4 +28,8 @@ impl Topology for Complete {
     fn cycle(&self) -> u64 {
         1
     }
+
+    fn peers_max(&self) -> usize {
+        self.members.saturating_sub(1)
+    }
 }

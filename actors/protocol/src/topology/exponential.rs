@@ -58,6 +58,10 @@ impl Topology for Exponential {
     fn cycle(&self) -> u64 {
         cycle(self.hops.len(), self.peers_per_step)
     }
+
+    fn peers_max(&self) -> usize {
+        self.hops.len().min(self.peers_per_step)
+    }
 }
 
 #[cfg(test)]

@@ -67,6 +67,9 @@ pub trait Topology: Debug + Send + Sync {
 
     /// Turns after which the graph repeats, at least 1.
     fn cycle(&self) -> u64;
+
+    /// The most members that one receives from in a turn.
+    fn peers_max(&self) -> usize;
 }
 
 /// The graph that the settings ask for, over `members`, ascending. `order` is for [`TopologyName::BandwidthAware`]: the decided

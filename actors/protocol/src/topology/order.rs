@@ -54,32 +54,36 @@ pub fn link_time(order: &[NodeId], rates: &Rates) -> u64 {
 
 /// What is known of the links between members, by their places in the list given.
 struct Links {
-    known: Vec<BTreeMap<usize, Time>>,
+    /// Ascending, each peer once.
+    known: Vec<Vec<(usize, Time)>>,
     unknown: Time,
 }
 
 impl Links {
     fn new(members: &[NodeId], rates: &Rates) -> Self {
         let places: BTreeMap<_, _> = members.iter().enumerate().map(|(place, id)| (*id, place)).collect();
-        let mut known = vec![BTreeMap::<usize, Time>::new(); members.len()];
+        let mut known = vec![Vec::new(); members.len()];
         for (from, measured) in rates {
             let Some(from) = places.get(from) else { continue };
             for rate in measured {
                 let Some(to) = places.get(&rate.to).filter(|to| *to != from) else { continue };
                 let time = 1_000_000_000_000 / Time::from(rate.kilobytes.max(1));
-                for (a, b) in [(*from, *to), (*to, *from)] {
-                    let slower = known[a].entry(b).or_default();
-                    *slower = time.max(*slower);
-                }
+                known[*from].push((*to, time));
+                known[*to].push((*from, time));
             }
         }
-        let times = || known.iter().flat_map(|row| row.values().copied());
+        for row in &mut known {
+            // The slower one of two directions comes first and stays.
+            row.sort_unstable_by_key(|(to, time)| (*to, std::cmp::Reverse(*time)));
+            row.dedup_by_key(|(to, _)| *to);
+        }
+        let times = || known.iter().flat_map(|row| row.iter().map(|(_, time)| *time));
         let unknown = times().fold(0, Time::saturating_add) / times().count().max(1) as Time;
         Self { known, unknown }
     }
 
     fn none_known(&self) -> bool {
-        self.known.iter().all(BTreeMap::is_empty)
+        self.known.iter().all(Vec::is_empty)
     }
 
     /// A row of times as they are where nothing is known.
@@ -94,7 +98,7 @@ impl Links {
     }
 
     fn clear(&self, row: &mut [Time], of: usize) {
-        for to in self.known[of].keys() {
+        for (to, _) in &self.known[of] {
             row[*to] = self.unknown;
         }
     }

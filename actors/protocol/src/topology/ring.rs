@@ -34,4 +34,8 @@ impl Topology for Ring {
     fn cycle(&self) -> u64 {
         1
     }
+
+    fn peers_max(&self) -> usize {
+        self.reach
+    }
 }

@@ -110,13 +110,32 @@ pub enum Message {
     Broken(NodeId),
     /// The round cannot go on: its reason, for every member's error.
     Abandon(RefusalReason),
-    /// A gossip message of this step was mixed; its mass left escrow.
+    /// A gossip message of this step has arrived and is mixed; its mass left escrow.
     GossipMixed {
         /// The sender's inner step of the message.
         step: Step,
     },
     /// A gossip message of this step was refused; its mass stays with its sender.
     GossipRefused {
+        /// The sender's inner step of the message.
+        step: Step,
+        /// The refusing node's inner step.
+        reached: Step,
+    },
+    /// Nothing more comes from the sender for these of its inner steps.
+    GossipSkipped {
+        /// The first of them.
+        first: Step,
+        /// The last of them.
+        last: Step,
+    },
+    /// Asks what became of a gossip message; if nothing of it has arrived, it is refused from now on.
+    GossipAsk {
+        /// The sender's inner step of the message.
+        step: Step,
+    },
+    /// The sender took the receiver for dead and has taken back this message's mass.
+    GossipReclaimed {
         /// The sender's inner step of the message.
         step: Step,
     },

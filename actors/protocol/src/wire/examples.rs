@@ -177,7 +177,10 @@ pub(super) fn messages() -> Vec<(Message, String)> {
     all.extend(votes());
     all.extend(abandons());
     all.push((Message::GossipMixed { step: Step(7) }, "0f0000000700000000000000".to_owned()));
-    all.push((Message::GossipRefused { step: Step(8) }, "100000000800000000000000".to_owned()));
+    all.push((Message::GossipRefused { step: Step(8), reached: Step(9) }, "1000000008000000000000000900000000000000".to_owned()));
+    all.push((Message::GossipSkipped { first: Step(1), last: Step(2) }, "1100000001000000000000000200000000000000".to_owned()));
+    all.push((Message::GossipAsk { step: Step(3) }, "120000000300000000000000".to_owned()));
+    all.push((Message::GossipReclaimed { step: Step(4) }, "130000000400000000000000".to_owned()));
     all
 }
 

@@ -105,7 +105,8 @@ fn the_mean_is_exact_after_a_cycle_with_one_peer_and_a_power_of_two() {
 #[test]
 fn rates_of_a_cycle() {
     // W, turns of a cycle, the rate of the exponential graph; the same of the bipartite one. One peer.
-    let cases: &[(usize, (u64, f64), (u64, f64))] = &[
+    type Rate = (u64, f64);
+    let cases: &[(usize, Rate, Rate)] = &[
         (3, (2, 0.25), (2, 0.5)),
         (5, (3, 0.202_254), (3, 0.25)),
         (6, (3, 0.216_506), (3, 0.25)),

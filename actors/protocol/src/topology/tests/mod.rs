@@ -69,6 +69,7 @@ fn everybody_has_as_many_peers_as_promised() {
                 TopologyName::BipartiteExponential => (p as usize).min(seats_log(members.len())),
                 _ => (p as usize).min(others),
             };
+            assert_eq!(graph.peers_max(), expected);
             assert_eq!(most, expected, "{name:?} W={} p={p}", members.len());
         }
     });
