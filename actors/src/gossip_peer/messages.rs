@@ -3,12 +3,15 @@
 use crate::buffers::{Assembled, Frozen};
 use crate::context::Credit;
 use crate::streams::Arrived;
+use slowmo_protocol::gossip_peer::{Key, Mix, Sent};
 use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
 use slowmo_protocol::view::View;
 use slowmo_protocol::wire::{Header, Message};
 
 /// Messages to the gossip peer.
 pub enum GossipPeerMessage {
+    /// How many values the model has.
+    Model(usize),
     /// The view of the next round, where it is another one.
     View {
         /// Its members.
@@ -24,26 +27,39 @@ pub enum GossipPeerMessage {
         step: Step,
         /// The round it works towards.
         round: Round,
-        /// The node's push-sum weight.
-        weight: f64,
-        /// The node's numerator.
+        /// Synchronous: the model as the training thread left it.
+        frozen: Option<Frozen>,
+    },
+    /// The node finished the inner step of an exact average.
+    Settle {
+        /// The inner step.
+        step: Step,
+        /// The round it works towards.
+        round: Round,
+        /// The model, and buffers behind it, as the training thread left them.
         frozen: Frozen,
     },
+    /// Overlapped: the numerators after the training thread mixed.
+    Numerators {
+        /// The inner step.
+        step: Step,
+        /// The numerators.
+        values: Assembled,
+        /// Not all of them are finite: they must not be sent.
+        withheld: bool,
+    },
+    /// The numerators after the node's own slow step, of the same push-sum weight.
+    Stepped(Assembled),
     /// A control frame about gossip.
     Frame(Header, Box<Message>, Credit),
     /// A gossip stream.
     Stream(Arrived, Credit),
-    /// The data movements of a gossip are complete.
-    Mixed {
-        /// The inner step.
-        step: Step,
-        /// The senders with the weight each sent, ascending.
-        arrived: Vec<(NodeId, f64)>,
-        /// Out-peers that could not be sent to, whose share stayed here.
-        returned: Vec<NodeId>,
-        /// The new numerator.
-        values: Assembled,
-    },
+    /// A message was read, or could not be.
+    Read(Key, Option<Assembled>),
+    /// A message was sent as a whole, or not.
+    Sent(Sent, bool),
+    /// The arithmetic of a mix is done.
+    Mixed(Mix, Values),
     /// A member is gone.
     MemberLost(NodeId),
     /// A member that was thought gone is alive.
@@ -52,4 +68,14 @@ pub enum GossipPeerMessage {
     Leave(Round),
     /// A deadline passed.
     Tick,
+}
+
+/// What a mix results in.
+pub enum Values {
+    /// Synchronous: the new numerators.
+    Numerators(Assembled),
+    /// Overlapped: what is added to the training threads' model.
+    Correction(Assembled),
+    /// Before an exact average: the node's contribution.
+    Contribution(Frozen),
 }

@@ -169,6 +169,12 @@ impl GossipPeer {
         self.weight + self.inbox.held_weight() - self.debt + self.escrow.total()
     }
 
+    /// The push-sum weight of the own numerators alone.
+    #[must_use]
+    pub fn own_weight(&self) -> f64 {
+        self.weight
+    }
+
     /// Of that, what is in escrow.
     #[must_use]
     pub fn escrowed(&self) -> f64 {
