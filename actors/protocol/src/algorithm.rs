@@ -52,7 +52,7 @@ impl Gossip {
     }
 }
 
-/// Who gossips with whom.
+/// Who gossips with whom; the graphs are in [`crate::topology`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TopologyName {
     /// Directed exponential: hops 1, 2, 4, … for one peer a step.

@@ -34,12 +34,13 @@ use crate::algorithm::{Gossip, LatePeers};
 use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::time::Instant;
-use crate::topology::Exponential;
+use crate::topology::{self, Topology};
 use crate::view::View;
 use crate::wire::{Header, Message};
 use escrow::Escrow;
 use inbox::{Inbox, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// What a node is doing.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,7 +70,7 @@ pub struct GossipPeer {
     lineage: Lineage,
     epoch: Epoch,
     members: Vec<NodeId>,
-    graph: Exponential,
+    graph: Arc<dyn Topology>,
     round: Round,
     phase: Phase,
     /// The push-sum weight of the own numerators.
@@ -132,15 +133,17 @@ impl GossipPeer {
     /// The gossip peer of a member of `view`, before its first gossip in `round`.
     #[must_use]
     pub fn new(identity: Identity, gossip: Gossip, waits: Waits, (view, lineage, round): (&View, Lineage, Round)) -> Self {
-        let reads_max = 2 * gossip.peers_per_step as usize * (gossip.staleness as usize + 1) + 2;
+        let members: Vec<_> = view.ids().collect();
+        let graph = topology::of(&gossip, &members, &[]);
+        let reads_max = 2 * graph.peers_max().max(gossip.peers_per_step as usize) * (gossip.staleness as usize + 1) + 2;
         Self {
             identity,
             gossip,
             waits,
             lineage,
             epoch: view.epoch(),
-            members: view.ids().collect(),
-            graph: Exponential::new(view.size(), gossip.peers_per_step),
+            members,
+            graph,
             round,
             phase: Phase::Computing,
             weight: 1.0,
