@@ -4,9 +4,11 @@
 //! added to `z + Δ` to get there is the *correction* `(own − 1)·z + Σ scale·y`: it needs nothing of the training thread.
 
 use super::messages::{GossipPeerMessage, Values};
+use super::payload::Payload;
 use crate::buffers::{Assembled, Frozen, Pool, chunks};
 use ractor::ActorRef;
-use slowmo_protocol::gossip_peer::Mix;
+use slowmo_protocol::algorithm::WireType;
+use slowmo_protocol::gossip_peer::{Mix, Plan};
 use slowmo_protocol::mean;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -18,7 +20,7 @@ const JOBS_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Part {
     /// The numerators.
-    pub values: Assembled,
+    pub values: Payload,
     /// What they are multiplied by.
     pub scale: f32,
 }
@@ -31,7 +33,9 @@ pub enum Job {
     Correct(Mix, Vec<Part>),
     /// Synchronous: `kept` of the shipped numerators, and what arrived.
     Mix(Mix, Part, Vec<Part>),
-    /// Adds the correction to the contribution to an exact average.
+    /// Turns numerators into a message to the peers of the plan.
+    Encode(Arc<Plan>, Assembled),
+    /// Adds the correction, and what rounding of earlier messages dropped, to the contribution to an exact average.
     Settle(Mix, Frozen, Vec<Part>),
     /// The numerators that the model in the training threads comes from, with their push-sum weight.
     Last(Assembled, f64),
@@ -43,10 +47,10 @@ pub enum Job {
 pub type Jobs = mpsc::Sender<Job>;
 
 /// Starts the arithmetic of one node; it ends when the sender is dropped.
-pub fn start(pool: Arc<Pool>, actor: ActorRef<GossipPeerMessage>) -> Jobs {
+pub fn start(pool: Arc<Pool>, wire: WireType, actor: ActorRef<GossipPeerMessage>) -> Jobs {
     let (jobs, mut queue) = mpsc::channel(JOBS_MAX);
     tokio::spawn(async move {
-        let mut arithmetic = Arithmetic { pool, last: None, correction: None };
+        let mut arithmetic = Arithmetic { pool, wire, last: None, correction: None, residual: Assembled::default() };
         while let Some(job) = queue.recv().await {
             let ran = tokio::task::spawn_blocking(move || {
                 let result = arithmetic.run(job);
@@ -54,10 +58,8 @@ pub fn start(pool: Arc<Pool>, actor: ActorRef<GossipPeerMessage>) -> Jobs {
             });
             let Ok((next, result)) = ran.await else { return };
             arithmetic = next;
-            if let Some((mix, values)) = result {
-                // A stopped gossip peer needs no result.
-                _ = actor.cast(GossipPeerMessage::Mixed(mix, values));
-            }
+            // A stopped gossip peer needs no result.
+            result.into_iter().for_each(|result| _ = actor.cast(result));
         }
     });
     jobs
@@ -71,30 +73,39 @@ struct Correction {
 
 struct Arithmetic {
     pool: Arc<Pool>,
+    wire: WireType,
     last: Option<(Assembled, f64)>,
     correction: Option<Correction>,
+    /// Mass that rounding dropped, which the next message owes.
+    residual: Assembled,
 }
 
 impl Arithmetic {
-    fn run(&mut self, job: Job) -> Option<(Mix, Values)> {
+    fn run(&mut self, job: Job) -> Option<GossipPeerMessage> {
         match job {
             Job::Fold(part, own) => self.fold(part, own),
             Job::Correct(mix, parts) => {
                 let correction = self.complete(mix.own, parts);
-                return Some((mix, Values::Correction(correction)));
+                return Some(GossipPeerMessage::Mixed(mix, Values::Correction(correction)));
             }
             Job::Mix(mix, own, parts) => {
                 let values = self.mix(own, parts);
                 self.last = Some((values.clone(), mix.weight));
-                return Some((mix, Values::Numerators(values)));
+                return Some(GossipPeerMessage::Mixed(mix, Values::Numerators(values)));
+            }
+            Job::Encode(plan, values) => {
+                let factor = plan.out.len() as f32 * plan.split.scale;
+                let payload = Payload::encode(&values, self.wire, &mut self.residual, factor, &self.pool);
+                return Some(GossipPeerMessage::Encoded(plan, payload));
             }
             Job::Settle(mix, frozen, parts) => {
                 let correction = self.complete(mix.own, parts);
-                let contribution = self.add(frozen, &correction);
-                return Some((mix, Values::Contribution(contribution)));
+                let residual = std::mem::take(&mut self.residual);
+                let contribution = self.add(self.add(frozen, &correction), &residual);
+                return Some(GossipPeerMessage::Mixed(mix, Values::Contribution(contribution)));
             }
             Job::Last(values, weight) => self.last = Some((values, weight)),
-            Job::Reset => (self.last, self.correction) = (None, None),
+            Job::Reset => (self.last, self.correction, self.residual) = (None, None, Assembled::default()),
         }
         None
     }
@@ -106,7 +117,7 @@ impl Arithmetic {
     }
 
     fn fold(&mut self, part: Part, own: f64) {
-        let Part { mut values, scale } = part;
+        let (mut values, scale) = (part.values.into_values(&self.pool), part.scale);
         let factor = self.factor(own, 1.0);
         match (&mut self.correction, &self.last) {
             (Some(correction), _) => {
@@ -145,15 +156,15 @@ impl Arithmetic {
 
     /// `own.scale · own + Σ scale · part`, in the order of the parts.
     fn mix(&self, own: Part, parts: Vec<Part>) -> Assembled {
-        let Part { values: own, scale: kept } = own;
-        let mut parts = parts.into_iter();
-        let Some(Part { mut values, scale }) = parts.next() else {
+        let (own, kept) = (own.values.into_values(&self.pool), own.scale);
+        let mut parts = parts.into_iter().map(|part| (part.values.into_values(&self.pool), part.scale));
+        let Some((mut values, scale)) = parts.next() else {
             return if kept == 1.0 { own } else { scaled(&self.pool, &own, kept) };
         };
         values.update(&self.pool, |start, target| {
             own.visit(start, target.len(), |at, x| mean::blend(&mut target[at..at + x.len()], scale, x, kept))
         });
-        for Part { values: part, scale } in parts {
+        for (part, scale) in parts {
             values.update(&self.pool, |start, target| {
                 part.visit(start, target.len(), |at, y| mean::mix(&mut target[at..at + y.len()], y, scale))
             });

@@ -1,12 +1,14 @@
 //! What the gossip peer is told.
 
+use super::payload::Payload;
 use crate::buffers::{Assembled, Frozen};
 use crate::context::Credit;
 use crate::streams::Arrived;
-use slowmo_protocol::gossip_peer::{Key, Mix, Sent};
+use slowmo_protocol::gossip_peer::{Key, Mix, Plan, Sent};
 use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
 use slowmo_protocol::view::View;
 use slowmo_protocol::wire::{Header, Message};
+use std::sync::Arc;
 
 /// Messages to the gossip peer.
 pub enum GossipPeerMessage {
@@ -58,6 +60,8 @@ pub enum GossipPeerMessage {
     Read(Key, Option<Assembled>),
     /// A message was sent as a whole, or not.
     Sent(Sent, bool),
+    /// The message of a plan is ready to be sent.
+    Encoded(Arc<Plan>, Payload),
     /// The arithmetic of a mix is done.
     Mixed(Mix, Values),
     /// A member is gone.

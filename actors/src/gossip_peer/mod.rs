@@ -4,14 +4,17 @@
 //! |---|---|
 //! | `arithmetic` | mixes, on a thread of its own |
 //! | `transfer` | one message as a stream, out or in |
+//! | `payload` | a message's values, as float32 or encoded |
 //! | `shipments` | what was sent and may come back |
 
 mod arithmetic;
 mod messages;
+mod payload;
 mod shipments;
 mod transfer;
 
 pub use messages::{GossipPeerMessage, Values};
+pub use payload::Payload;
 
 use crate::aggregator::AggregatorMessage;
 use crate::buffers::{Assembled, Frozen};
@@ -23,9 +26,9 @@ use crate::timer::Timer;
 use arithmetic::{Job, Jobs, Part};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use shipments::Shipments;
-use slowmo_protocol::algorithm::{Base, Gossip};
+use slowmo_protocol::algorithm::{Base, Gossip, WireType};
 use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, PARKED_MAX, Plan, Purpose, Waits};
-use slowmo_protocol::ident::{Lineage, Round, Step};
+use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::schedule::{gossips_before, next_boundary};
 use slowmo_protocol::view::View;
@@ -111,7 +114,7 @@ impl GossipPeerState {
             machine: None,
             out: Outbox::default(),
             timer: Timer::default(),
-            jobs: arithmetic::start(Arc::clone(&context.pool), myself.clone()),
+            jobs: arithmetic::start(Arc::clone(&context.pool), wire(&context), myself.clone()),
             context,
             myself,
             round: Round::FOUNDING,
@@ -150,6 +153,7 @@ impl GossipPeerState {
             GossipPeerMessage::Read(key, values) => self.read(key, values),
             GossipPeerMessage::Sent(sent, true) => self.feed(In::Sent(sent)),
             GossipPeerMessage::Sent(sent, false) => self.feed(In::SendFailed(sent)),
+            GossipPeerMessage::Encoded(plan, payload) => self.send(&plan, payload),
             GossipPeerMessage::Mixed(mix, values) => self.mixed(&mix, values),
             GossipPeerMessage::MemberLost(node) => self.feed(In::MemberLost(node)),
             GossipPeerMessage::MemberBack(node) => self.feed(In::MemberBack(node)),
@@ -235,7 +239,7 @@ impl GossipPeerState {
             let own = arithmetic::unbiased(&self.context.pool, frozen, self.last.as_ref(), machine.own_weight());
             let mut values = Assembled::default();
             values.insert(0, own);
-            self.shipped = Some(Part { values, scale: 1.0 });
+            self.shipped = Some(Part { values: Payload::Float32(values), scale: 1.0 });
         }
         let turn = gossips_before(&self.context.settings.algorithm, step);
         self.feed(In::Gossip { step, turn, round });
@@ -243,11 +247,11 @@ impl GossipPeerState {
 
     /// A stream begins. A peer may have heard of a decided round, and of its view, before this node: it waits here.
     fn offered(&mut self, arrived: Arrived) {
-        let Bulk::Gossip { step, weight, scale } = arrived.content else { return };
+        let Bulk::Gossip { step, weight, scale, wire: theirs } = arrived.content else { return };
         let header = arrived.header;
         let key = (header.round, step, header.sender);
         let here = self.streams.contains_key(&key) || self.reading.contains_key(&key);
-        if here || !scale.is_finite() || self.streams.len() >= PARKED_MAX {
+        if here || !scale.is_finite() || theirs != wire(&self.context) || self.streams.len() >= PARKED_MAX {
             tracing::warn!(from = %header.sender, %step, round = header.round.0, "gossip stream refused");
             return;
         }
@@ -259,8 +263,9 @@ impl GossipPeerState {
         let Some(arrived) = self.streams.remove(&key) else { return };
         let Bulk::Gossip { scale, .. } = arrived.content else { return };
         let (pool, myself, elements) = (Arc::clone(&self.context.pool), self.myself.clone(), self.elements);
+        let wire = wire(&self.context);
         let task = tokio::spawn(async move {
-            let values = transfer::read(&pool, arrived, elements).await;
+            let values = transfer::read(&pool, arrived, elements, wire).await;
             let values = values.inspect_err(|error| tracing::info!(from = %key.2, step = %key.1, %error, "a gossip message broke off"));
             // A stopped gossip peer needs no result.
             _ = myself.cast(GossipPeerMessage::Read(key, values.ok()));
@@ -272,7 +277,7 @@ impl GossipPeerState {
         let Some(Reading { scale, .. }) = self.reading.remove(&key) else { return };
         match values {
             Some(values) => {
-                self.arrived.insert(key, Part { values, scale });
+                self.arrived.insert(key, Part { values: Payload::Float32(values), scale });
                 self.feed(In::Arrived(key));
             }
             None => self.feed(In::Broken(key)),
@@ -293,7 +298,7 @@ impl GossipPeerState {
                 Effect::Receive(key) => self.receive(key),
                 Effect::Drop(key) => self.drop_message(key),
                 Effect::Mix(mix) => self.mix(mix).await,
-                Effect::Ship(plan) => self.ship(plan),
+                Effect::Ship(plan) => self.ship(plan).await,
                 Effect::Forget(sent) => self.shipments.forget(sent),
                 Effect::Send { to, frame } => self.context.send_frame(to, &frame),
                 Effect::Late(nodes) => tracing::info!(?nodes, "gossip goes on without late peers"),
@@ -336,13 +341,22 @@ impl GossipPeerState {
         self.work(job).await;
     }
 
-    fn ship(&mut self, plan: Plan) {
+    async fn ship(&mut self, plan: Plan) {
         if !self.is_synchronous() {
             self.plan = Some(plan);
         } else if let Some(own) = &mut self.shipped {
             own.scale = plan.split.kept_scale;
-            let values = own.values.clone();
-            self.send(&Arc::new(plan), values);
+            if let Payload::Float32(values) = own.values.clone() {
+                self.encode(plan, values).await;
+            }
+        }
+    }
+
+    /// Float32 needs no encoding.
+    async fn encode(&mut self, plan: Plan, values: Assembled) {
+        match wire(&self.context) {
+            WireType::Float32 => self.send(&Arc::new(plan), Payload::Float32(values)),
+            _ => self.work(Job::Encode(Arc::new(plan), values)).await,
         }
     }
 
@@ -358,15 +372,22 @@ impl GossipPeerState {
             return self.feed(In::Withheld(step));
         }
         if let Some(plan) = self.plan.take_if(|plan| plan.step == step) {
-            self.send(&Arc::new(plan), values);
+            self.encode(plan, values).await;
         }
     }
 
-    fn send(&mut self, plan: &Arc<Plan>, values: Assembled) {
-        for to in plan.out.iter().copied() {
+    fn send(&mut self, plan: &Arc<Plan>, values: Payload) {
+        // A decided round may have come while it was encoded.
+        if plan.place.round < self.round {
+            return;
+        }
+        let wire = wire(&self.context);
+        // One that died meanwhile gets nothing: its part has been taken back.
+        let awaits = |to: &NodeId| self.machine.as_ref().is_some_and(|machine| machine.awaits_answer((*to, plan.step)));
+        for to in plan.out.iter().copied().filter(awaits) {
             let (context, plan, values, myself) = (Arc::clone(&self.context), Arc::clone(plan), values.clone(), self.myself.clone());
             self.sending.spawn(async move {
-                let sent = transfer::send(&context, &plan, &values, to).await;
+                let sent = transfer::send(&context, &plan, (wire, &values), to).await;
                 if let Err(error) = &sent {
                     tracing::info!(%to, step = %plan.step, %error, "a gossip message was not sent as a whole");
                 }
@@ -402,5 +423,13 @@ impl GossipPeerState {
         let late = machine.late().collect();
         let waits_for = machine.waits_for().collect();
         self.context.status.gossip(Gossiping { weight: machine.own_weight(), escrowed: machine.escrowed(), late, waits_for });
+    }
+}
+
+/// How messages travel.
+fn wire(context: &NodeContext) -> WireType {
+    match context.settings.algorithm.base {
+        Base::Sgp(gossip) => gossip.wire,
+        _ => WireType::Float32,
     }
 }

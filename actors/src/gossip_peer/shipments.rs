@@ -1,14 +1,14 @@
 //! What was sent and not answered: the values are kept until their receivers have them, because their mass may come back.
 
 use super::arithmetic::Part;
-use crate::buffers::Assembled;
+use super::payload::Payload;
 use slowmo_protocol::gossip_peer::{Plan, Sent};
 use slowmo_protocol::ident::{NodeId, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One step's values, and whose answers are missing.
 struct Shipment {
-    values: Assembled,
+    values: Payload,
     scale: f32,
     open: BTreeSet<NodeId>,
 }
@@ -21,7 +21,7 @@ pub struct Shipments {
 
 impl Shipments {
     /// Keeps what `plan` sends.
-    pub fn keep(&mut self, plan: &Plan, values: Assembled) {
+    pub fn keep(&mut self, plan: &Plan, values: Payload) {
         let shipment = Shipment { values, scale: plan.split.scale, open: plan.out.iter().copied().collect() };
         self.by_step.insert(plan.step, shipment);
     }

@@ -108,7 +108,7 @@ fn wrong_stream_headers() -> Vec<Vec<u8>> {
         Bulk::Update(WireType::BFloat16),
         Bulk::State,
         Bulk::Buffers,
-        Bulk::Gossip { step: Step(1), weight: 1.0, scale: 0.5 },
+        Bulk::Gossip { step: Step(1), weight: 1.0, scale: 0.5, wire: WireType::Float32 },
     ];
     let senders = [STRANGER, NodeId(1), NodeId(2)];
     let headers = contents

@@ -181,6 +181,12 @@ impl GossipPeer {
         self.escrow.total()
     }
 
+    /// Whether a message to this peer is in escrow.
+    #[must_use]
+    pub fn awaits_answer(&self, sent: Sent) -> bool {
+        self.escrow.is_open(sent)
+    }
+
     /// Weight whose fate was not known when a round closed; it is in the average twice, or not at all.
     #[must_use]
     pub fn written_off(&self) -> f64 {

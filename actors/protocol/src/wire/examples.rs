@@ -195,7 +195,10 @@ pub(super) fn contents() -> Vec<(Bulk, String)> {
         (contribution(WireType::Int8), contributed("02000000")),
         (Bulk::Parameters, "01000000".to_owned()),
         (Bulk::State, "02000000".to_owned()),
-        (Bulk::Gossip { step: Step(7), weight: 0.5, scale: 0.5 }, "030000000700000000000000000000000000e03f0000003f".to_owned()),
+        (
+            Bulk::Gossip { step: Step(7), weight: 0.5, scale: 0.5, wire: WireType::Int8 },
+            "030000000700000000000000000000000000e03f0000003f02000000".to_owned(),
+        ),
         (Bulk::Buffers, "04000000".to_owned()),
         (Bulk::Update(WireType::BFloat16), "0500000001000000".to_owned()),
         (Bulk::Update(WireType::Int8), "0500000002000000".to_owned()),
