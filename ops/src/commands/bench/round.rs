@@ -6,6 +6,7 @@ use super::sizes::Sizes;
 use crate::console::{Console, table};
 use clap::Args;
 use serde::Serialize;
+use slowmo::config::WireType;
 use slowmo_ops::processes::catch_signals;
 
 /// Only exact averages, at every step.
@@ -21,6 +22,9 @@ pub struct RoundBench {
     /// Timed rounds of each kind, after two to warm up.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    /// How parameters travel (round_wire).
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = ["f32", "bf16", "int8"])]
+    wire: String,
 }
 
 /// What `bench round` reports.
@@ -30,6 +34,7 @@ struct Report {
     #[serde(flatten)]
     sizes: Sizes,
     rounds: u32,
+    wire: String,
     average: Compared,
     outer_round: Compared,
     /// Of the outer round: 1 is as fast as quinn alone.
@@ -55,8 +60,8 @@ impl RoundBench {
         self.sizes.check()?;
         catch_signals();
         let limits = single_limits(console, self.sizes.model_bytes())?;
-        let average = self.measurement("exact averages", &AVERAGE, self.sizes.average_bytes()).compare(console)?;
-        let outer_round = self.measurement("outer rounds", &OUTER_ROUND, self.sizes.outer_round_bytes()).compare(console)?;
+        let average = self.measurement("exact averages", &self.with_wire(&AVERAGE), self.average_bytes()).compare(console)?;
+        let outer_round = self.measurement("outer rounds", &self.with_wire(&OUTER_ROUND), self.outer_round_bytes()).compare(console)?;
         let round_rate_vs_plain_quinn = outer_round.rate_vs_plain_quinn;
         let report = Report {
             command: "bench round",
@@ -65,9 +70,38 @@ impl RoundBench {
             outer_round,
             round_rate_vs_plain_quinn,
             limits,
-            sizes: self.sizes,
+            wire: self.wire.clone(),
+            sizes: self.sizes.clone(),
         };
-        console.result(report.to_table(), &report)
+        console.result(self.table(&report), &report)
+    }
+
+    fn with_wire<'a>(&'a self, settings: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+        settings.iter().copied().chain([("SLOWMO_ROUND_WIRE", self.wire.as_str())]).collect()
+    }
+
+    /// The parameters of an exact average as they travel.
+    fn average_bytes(&self) -> f64 {
+        let wire = match self.wire.as_str() {
+            "bf16" => WireType::BFloat16,
+            "int8" => WireType::Int8,
+            _ => WireType::Float32,
+        };
+        let bytes = |wire: WireType| wire.encoded_bytes(self.sizes.parameters()) as f64;
+        self.sizes.average_bytes() * bytes(wire) / bytes(WireType::Float32)
+    }
+
+    /// The same, and momentum, which always travels as float32.
+    fn outer_round_bytes(&self) -> f64 {
+        self.average_bytes() + self.sizes.outer_round_bytes() - self.sizes.average_bytes()
+    }
+
+    fn table(&self, report: &Report) -> comfy_table::Table {
+        let mut rows = report.average.rows("exact average", self.average_bytes());
+        rows.extend(report.outer_round.rows("outer round", self.outer_round_bytes()));
+        rows.extend(report.limits.rows());
+        let title = format!("{} nodes, {} MiB as {}, {} rounds", self.sizes.nodes, self.sizes.mib, self.wire, self.rounds);
+        table([title.as_str(), "figure"], rows)
     }
 
     fn measurement<'a>(&'a self, what: &'a str, settings: Fixed<'_>, ideal_bytes: f64) -> Measurement<'a> {
@@ -109,15 +143,5 @@ impl Compared {
             ["  plain quinn, same processes and bytes".into(), format!("{:.1} ms", self.plain_quinn_ms)],
             ["  rate against plain quinn".into(), format!("{:.2}", self.rate_vs_plain_quinn)],
         ]
-    }
-}
-
-impl Report {
-    fn to_table(&self) -> comfy_table::Table {
-        let mut rows = self.average.rows("exact average", self.sizes.average_bytes());
-        rows.extend(self.outer_round.rows("outer round", self.sizes.outer_round_bytes()));
-        rows.extend(self.limits.rows());
-        let title = format!("{} nodes, {} MiB, {} rounds", self.sizes.nodes, self.sizes.mib, self.rounds);
-        table([title.as_str(), "figure"], rows)
     }
 }
