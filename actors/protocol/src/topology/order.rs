@@ -1,16 +1,20 @@
 //! An order of the members in which neighbours have fast links, from measured rates.
 
 use crate::ident::NodeId;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// How fast one node's messages reached a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
     /// The peer.
     pub to: NodeId,
-    /// Kilobytes a second; 0 counts as 1.
+    /// In 1,000 bytes a second; 0 counts as 1.
     pub kilobytes: u32,
 }
+
+/// Most rates that a node tells: a graph has few edges at a node, and the leader keeps those of everybody.
+pub const RATES_MAX: usize = 64;
 
 /// What each node measured.
 pub type Rates = BTreeMap<NodeId, Vec<Rate>>;
