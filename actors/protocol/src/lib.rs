@@ -12,6 +12,7 @@
 //! | [`view`], [`shards`] | who takes part, who holds which shard |
 //! | [`model`] | how large a model is |
 //! | [`topology`], [`push_sum`] | who gossips with whom, and the push-sum weights |
+//! | [`encoding`] | values in fewer bytes, and what rounding owes |
 //! | `outer` | the outer optimizers, element by element |
 //! | [`ballot`] | promise and accept: one decree a round |
 //! | [`liveness`] | which watched nodes are alive |
@@ -23,6 +24,7 @@ pub mod aggregator;
 pub mod algorithm;
 pub mod ballot;
 pub mod coordinator;
+pub mod encoding;
 pub mod gossip_peer;
 pub mod ident;
 pub mod liveness;

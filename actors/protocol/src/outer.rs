@@ -82,6 +82,18 @@ impl OuterStep for BmufNbm {
     }
 }
 
+impl OuterOptimizer {
+    /// How far a pseudo-gradient of 1 moves the parameters, this slow step and all later ones together (with constant `γ`).
+    #[must_use]
+    pub fn gain(&self) -> f32 {
+        match *self {
+            Self::SlowMo { alpha, beta } => alpha / (1.0 - beta),
+            Self::Nesterov { eta, mu } => eta / (1.0 - mu),
+            Self::BmufNbm { eta, mu } => eta * (1.0 + mu) / (1.0 - mu),
+        }
+    }
+}
+
 impl OuterStep for OuterOptimizer {
     fn step(&self, piece: Piece<'_>, gamma: f32) {
         match *self {
@@ -167,6 +179,31 @@ mod tests {
             before = gamma;
             assert!((value - x).abs() < 1e-6);
         }
+    }
+
+    #[test]
+    fn the_gain_is_what_one_push_moves_in_the_end() {
+        let optimizers = [
+            OuterOptimizer::SlowMo { alpha: 0.8, beta: 0.6 },
+            OuterOptimizer::Nesterov { eta: 0.7, mu: 0.9 },
+            OuterOptimizer::BmufNbm { eta: 0.7, mu: 0.5 },
+        ];
+        for optimizer in optimizers {
+            let mut first = true;
+            // The inner steps move by one in the first round, and not at all later.
+            let seen = run_with(&optimizer, 300, |anchor| if std::mem::take(&mut first) { anchor + 1.0 } else { anchor });
+            assert!((seen - optimizer.gain()).abs() < 1e-4, "{optimizer:?}: {seen} against {}", optimizer.gain());
+        }
+    }
+
+    fn run_with(optimizer: &impl OuterStep, rounds: usize, mut inner: impl FnMut(f32) -> f32) -> f32 {
+        let (mut anchor, mut momentum) = ([0.0], [0.0]);
+        for _ in 0..rounds {
+            let (mut values, mut next) = ([inner(anchor[0])], [0.0]);
+            optimizer.step(Piece { values: &mut values, anchor: &anchor, momentum: &momentum, next_momentum: &mut next }, 0.1);
+            (anchor, momentum) = (values, next);
+        }
+        anchor[0]
     }
 
     #[test]

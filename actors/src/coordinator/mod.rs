@@ -1,5 +1,6 @@
 //! The coordinator actor: one per node. Outer rounds, exact averages, shard ownership, slow momentum, changing views.
 
+mod encoding;
 mod messages;
 mod reduce;
 mod round;
@@ -20,10 +21,12 @@ use crate::membership::MembershipMessage;
 use crate::status::Standing;
 use crate::streams::{Arrived, StreamInbox};
 use crate::timer::Timer;
+use encoding::{Carried, Coding};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use round::{Contributed, Finished, RoundInProgress, Starter, StreamKey, StreamKind};
 use shards::ShardStates;
-use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Settings};
+use slowmo_protocol::algorithm::WireType;
+use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, Settings};
 use slowmo_protocol::ident::{Epoch, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::policy::JoinerBuffers;
@@ -48,6 +51,7 @@ pub struct CoordinatorState {
     timer: Timer,
     streams: StreamInbox<StreamKey>,
     states: ShardStates,
+    carried: Carried,
     contributed: Option<Contributed>,
     /// Parameters of the contribution; a mean of gradients has its own count.
     parameters: usize,
@@ -111,6 +115,7 @@ impl CoordinatorState {
             timer: Timer::default(),
             streams: StreamInbox::new(ROUND_STREAMS_PARKED_MAX),
             states: ShardStates::default(),
+            carried: Carried::default(),
             contributed: None,
             parameters: 0,
             model_parameters: 0,
@@ -132,7 +137,7 @@ impl CoordinatorState {
         if terms.carries_parameters() {
             self.model_parameters = self.parameters;
         }
-        self.contributed = Some(Contributed { weight, frozen, donation });
+        self.contributed = Some(Contributed { weight, frozen, donation, encoder: None });
         let copies = self.context.settings.joiner_buffers == JoinerBuffers::Copy;
         let settings = &self.context.settings;
         let rates = if settings.algorithm.orders_by_rate() { self.context.rates.read() } else { Vec::new() };
@@ -149,6 +154,7 @@ impl CoordinatorState {
 
     fn resign(&mut self) {
         self.states.clear();
+        self.carried.clear();
         // The view that this node is admitted to may have the same number in another history.
         self.epoch = Epoch(0);
         self.feed(In::Resign);
@@ -197,10 +203,10 @@ impl CoordinatorState {
                 Effect::Send { to, frame } => self.context.send_frame(to, &frame),
                 Effect::Open(plan) => {
                     self.streams.forget_below((plan.attempt.round, plan.attempt.ballot, StreamKind::Contribution, NodeId(0)));
-                    let contributed = self.contributed.take();
+                    let mut contributed = self.contributed.take();
                     // The earlier attempt ends here, and its streams with it.
                     self.round = None;
-                    self.round = Some(self.starter(myself).start(plan, contributed.as_ref()));
+                    self.round = Some(self.starter(myself).start(plan, contributed.as_mut()));
                     self.contributed = contributed;
                 }
                 Effect::Publish(publication) => {
@@ -225,19 +231,20 @@ impl CoordinatorState {
     }
 
     fn starter<'a>(&'a mut self, actor: &'a ActorRef<CoordinatorMessage>) -> Starter<'a> {
-        let Self { context, streams, states, parameters, model_parameters, .. } = self;
-        Starter { context, streams, actor, states, parameters: *parameters, model_parameters: *model_parameters }
+        let Self { context, streams, states, carried, parameters, model_parameters, .. } = self;
+        Starter { context, streams, actor, states, carried, parameters: *parameters, model_parameters: *model_parameters }
     }
 
     fn apply(&mut self, attempt: Attempt, outcome: Outcome, members: Arc<[Member]>, drained: bool) {
         let Some(round) = self.round.take().filter(|round| round.plan.attempt == attempt) else { return };
-        let Finished { plan, publication, values, states, donated } = round.finish();
+        let Finished { plan, publication, values, states, donated, coding, owed } = round.finish();
         let Some(publication) = publication.filter(|_| values.covers(plan.layout.elements())) else {
             tracing::error!(round = outcome.round.0, "a decided round does not cover the model: the node stops here");
             return self.context.actors.tell_aggregator(AggregatorMessage::Failed(ExchangeError::Stopped));
         };
         self.states.install(&publication, self.model_parameters, &values, states);
         let own = self.contributed.take().filter(|_| plan.contributes() && outcome.terms.carries_parameters());
+        self.carry(&plan, coding.as_ref(), own.as_ref(), &owed, &values);
         let distance = own.map(|own| disagreement(&own, &values, self.parameters));
         let place = self.machine.place();
         let actors = &self.context.actors;
@@ -261,10 +268,23 @@ impl CoordinatorState {
         actors.tell_aggregator(AggregatorMessage::RoundDecided { outcome, members, values, donated, drained });
     }
 
+    /// Keeps what the next encoded round needs; nothing where rounds are not encoded.
+    fn carry(&mut self, plan: &Plan, coding: Option<&Coding>, own: Option<&Contributed>, owed: &Assembled, values: &Assembled) {
+        let encodes = self.context.settings.algorithm.round_wire != WireType::Float32;
+        if !encodes || !plan.terms.carries_parameters() {
+            return;
+        }
+        match coding {
+            Some(coding) => self.carried.renew(plan, coding, own.and_then(|own| own.encoder.as_deref()), owed, values),
+            None => self.carried.begin(values),
+        }
+    }
+
     fn stranded(&mut self) {
         tracing::warn!("a round was decided whose values this node does not hold: it joins again");
         self.round = None;
         self.states.clear();
+        self.carried.clear();
         self.context.actors.tell_membership(MembershipMessage::Stranded);
     }
 

@@ -1,6 +1,7 @@
 //! The owner's work: sum the contributions to its shards in ascending node id, divide, take the slow step, publish. Chunk by
 //! chunk, so that receiving, arithmetic and sending overlap and memory stays within a window of chunks.
 
+use super::encoding::{Coding, Encoder, Sum, Update};
 use super::messages::DataEvent;
 use super::shards::{OwnPart, ShardState};
 use super::transfer::open;
@@ -9,6 +10,7 @@ use crate::context::NodeContext;
 use crate::ports::transport::BulkError;
 use crate::streams::Arrived;
 use bytes::Bytes;
+use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Plan, Publication, RoundKind};
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::machine::Place;
@@ -33,17 +35,29 @@ pub struct Reduction {
     pub publication: watch::Receiver<Option<Arc<Publication>>>,
     /// How many of the values are parameters.
     pub parameters: usize,
+    /// How they travel, if not as float32.
+    pub coding: Option<Coding>,
     /// This node's own contribution, if it contributes.
-    pub own: Option<(f64, Frozen)>,
+    pub own: Option<OwnContribution>,
     /// The other contributors' streams.
     pub expected: Vec<(NodeId, oneshot::Receiver<Arrived>)>,
     /// The decided state of the own shards, ascending.
     pub states: Vec<(ShardId, ShardState)>,
 }
 
+/// This node's own contribution to a reduction.
+pub struct OwnContribution {
+    /// Its push-sum weight.
+    pub weight: f64,
+    /// The values.
+    pub frozen: Frozen,
+    /// Who encodes them where the round is encoded: other owners see no other values than this one.
+    pub encoder: Option<Arc<Encoder>>,
+}
+
 /// One contributor's values, read in step with the others.
 enum Source {
-    Own(Frozen),
+    Own(OwnContribution),
     Stream(NodeId, Arrived),
 }
 
@@ -58,97 +72,222 @@ enum Published {
 /// Where published chunks go.
 struct Outlet {
     shards: Option<BTreeSet<ShardId>>,
+    /// As differences, to who has the reference.
+    encoded: bool,
     queue: mpsc::Sender<Published>,
+}
+
+/// A reduction whose contributions and receivers are known.
+struct Work {
+    context: Arc<NodeContext>,
+    plan: Arc<Plan>,
+    publication: Arc<Publication>,
+    parameters: usize,
+    coding: Option<Coding>,
+    encoder: Option<Arc<Encoder>>,
+    weight: f64,
+    parameter_outlets: Vec<Outlet>,
+    momentum_outlets: Vec<Outlet>,
 }
 
 /// Runs the reduction; the error is what the coordinator must be told instead.
 pub async fn run(reduction: Reduction) -> Result<OwnPart, DataEvent> {
-    let Reduction { context, plan, mut publication, parameters, own, expected, states } = reduction;
-    let (mut sources, weight) = gather(&plan, own, expected).await?;
+    let Reduction { context, plan, mut publication, parameters, coding, own, expected, states } = reduction;
+    let encoder = own.as_ref().and_then(|own| own.encoder.clone());
+    let (sources, weight) = gather(&plan, own, expected, wire_of(coding.as_ref())).await?;
     // Who receives is usually known by now: the proposal travelled while the contributions did.
     let publication = publication.wait_for(Option::is_some).await.ok().and_then(|publication| publication.clone());
     let Some(publication) = publication else { return Err(DataEvent::Broken(plan.me)) };
-    let receivers = publication.receivers.iter().copied().filter(|node| *node != plan.me).map(|node| (node, None));
-    let parameter_outlets = publish_to(&context, plan.place, &Bulk::Parameters, receivers);
+    let parameter_outlets = parameter_outlets(&context, &plan, &publication, coding.as_ref());
     let slow = plan.terms.kind == RoundKind::Slow;
     let holders = publication.moves_from(plan.me).filter(|_| slow).map(|moved| (moved.to, Some(moved.shards.iter().copied().collect())));
     let momentum_outlets = publish_to(&context, plan.place, &Bulk::State, holders);
-    let mut scratch = context.pool.take(CHUNK_ELEMENTS.min(plan.layout.elements()));
+    let mut sources = Sources::new(&context, &plan, coding.as_ref(), sources);
+    let work = Work { context, plan, publication, parameters, coding, encoder, weight, parameter_outlets, momentum_outlets };
     let mut part = OwnPart::default();
     for (shard, state) in states {
         let mut momentum = Assembled::default();
-        for range in chunks(plan.layout.range(shard)) {
-            let mut chunk = context.pool.take(range.len());
-            sum(&mut sources, &range, &mut chunk, &mut scratch).await?;
-            let (numerators, buffers) = chunk.values_mut().split_at_mut(parameters.saturating_sub(range.start).min(range.len()));
-            mean::divide(numerators, weight);
-            // Buffers carry no push-sum weight: theirs is the plain mean over the contributors.
-            mean::divide(buffers, plan.contributors.len() as f64);
-            if slow && range.start < parameters {
-                let length = parameters.min(range.end) - range.start;
-                let values = &mut chunk.values_mut()[..length];
-                let next = if publication.lost.contains(&shard) {
-                    // Nobody has its anchor: a plain average, and momentum starts again.
-                    context.pool.zeros(length).freeze()
-                } else {
-                    slow_step(&context, &plan, &state, range.start, values)?
-                };
-                send(&momentum_outlets, shard, &next).await;
+        for range in chunks(work.plan.layout.range(shard)) {
+            let mut chunk = work.context.pool.take(range.len());
+            sources.sum(work.coding.as_ref(), &range, &mut chunk).await?;
+            work.average(&range, &mut chunk);
+            if let Some(next) = work.slow_step(shard, &state, &range, &mut chunk)? {
+                send(&work.momentum_outlets, shard, &next, None).await;
                 momentum.insert(range.start, next);
             }
+            let update = work.encode(&range, &mut chunk, &mut part);
             let chunk = chunk.freeze();
-            send(&parameter_outlets, shard, &chunk).await;
+            send(&work.parameter_outlets, shard, &chunk, update.as_ref()).await;
             part.values.insert(range.start, chunk);
         }
         if slow {
             part.momentum.push((shard, momentum));
         }
     }
-    end(&mut sources).await?;
-    for outlet in parameter_outlets.iter().chain(&momentum_outlets) {
+    sources.end().await?;
+    for outlet in work.parameter_outlets.iter().chain(&work.momentum_outlets) {
         // As in `send`.
         _ = outlet.queue.send(Published::End).await;
     }
     Ok(part)
 }
 
+impl Work {
+    /// The exact average from the sum.
+    fn average(&self, range: &Range<usize>, chunk: &mut Buffer) {
+        let (numerators, buffers) = chunk.values_mut().split_at_mut(self.parameters_in(range));
+        mean::divide(numerators, self.weight);
+        if let Some(coding) = &self.coding {
+            mean::add(numerators, &coding.reference(range));
+        }
+        // Buffers carry no push-sum weight: theirs is the plain mean over the contributors.
+        mean::divide(buffers, self.plan.contributors.len() as f64);
+    }
+
+    fn parameters_in(&self, range: &Range<usize>) -> usize {
+        self.parameters.saturating_sub(range.start).min(range.len())
+    }
+
+    /// In a slow round, takes the slow step on the parameters of a chunk; returns their new momentum.
+    fn slow_step(&self, shard: ShardId, state: &ShardState, range: &Range<usize>, chunk: &mut Buffer) -> Result<Option<Frozen>, DataEvent> {
+        let length = self.parameters_in(range);
+        if self.plan.terms.kind != RoundKind::Slow || length == 0 {
+            return Ok(None);
+        }
+        if self.publication.lost.contains(&shard) {
+            // Nobody has its anchor: a plain average, and momentum starts again.
+            return Ok(Some(self.context.pool.zeros(length).freeze()));
+        }
+        slow_step(&self.context, &self.plan, state, range.start, &mut chunk.values_mut()[..length]).map(Some)
+    }
+
+    /// Where the round is encoded, makes the chunk what every member will have. What that drops is added to what this node owes.
+    fn encode(&self, range: &Range<usize>, chunk: &mut Buffer, part: &mut OwnPart) -> Option<Bytes> {
+        let coding = self.coding.as_ref()?;
+        let Update { bytes, mut dropped } = coding.update(chunk, range);
+        // The next contribution is divided by all weights, and what a slow step is given it gives again in every later one.
+        let outer = self.context.settings.algorithm.outer.filter(|_| self.plan.terms.kind == RoundKind::Slow);
+        let gain = outer.map_or(1.0, |outer| outer.optimizer.gain());
+        let owed = coding.owes(self.encoder.as_deref(), range);
+        let scale = (self.weight / f64::from(gain)) as f32;
+        for (dropped, owed) in dropped.values_mut().iter_mut().zip(owed.values()) {
+            *dropped = owed + scale * *dropped;
+        }
+        part.owed.insert(range.start, dropped.freeze());
+        Some(bytes)
+    }
+}
+
+fn wire_of(coding: Option<&Coding>) -> WireType {
+    coding.map_or(WireType::Float32, |coding| coding.wire)
+}
+
+/// Who takes part has the reference and gets differences; who joins gets float32.
+fn parameter_outlets(context: &Arc<NodeContext>, plan: &Plan, publication: &Publication, coding: Option<&Coding>) -> Vec<Outlet> {
+    let receivers = publication.receivers.iter().copied().filter(|node| *node != plan.me);
+    let (differences, whole): (Vec<NodeId>, Vec<NodeId>) = receivers.partition(|node| coding.is_some() && plan.participants.contains(node));
+    let update = Bulk::Update(wire_of(coding));
+    let mut outlets = publish_to(context, plan.place, &update, differences.into_iter().map(|node| (node, None)));
+    outlets.iter_mut().for_each(|outlet| outlet.encoded = true);
+    outlets.extend(publish_to(context, plan.place, &Bulk::Parameters, whole.into_iter().map(|node| (node, None))));
+    outlets
+}
+
 /// Waits for every contributor's stream and adds up the push-sum weights in ascending id.
 async fn gather(
     plan: &Plan,
-    own: Option<(f64, Frozen)>,
+    own: Option<OwnContribution>,
     expected: Vec<(NodeId, oneshot::Receiver<Arrived>)>,
+    expected_wire: WireType,
 ) -> Result<(Vec<Source>, f64), DataEvent> {
     let mut sources = Vec::with_capacity(expected.len() + 1);
     for (node, stream) in expected {
         let arrived = stream.await.map_err(|_| DataEvent::Broken(node))?;
-        let Bulk::Contribution(Contribution { terms, weight }) = arrived.content else { return Err(DataEvent::Broken(node)) };
+        let Bulk::Contribution(Contribution { terms, weight, wire }) = arrived.content else { return Err(DataEvent::Broken(node)) };
         if terms != plan.terms {
             return Err(DataEvent::TermsDiffer(node, terms));
+        }
+        if wire != expected_wire {
+            tracing::warn!(%node, ?wire, ?expected_wire, "a contribution is encoded in another way than this round's");
+            return Err(DataEvent::Broken(node));
         }
         if !(weight.is_finite() && weight > 0.0) {
             return Err(DataEvent::Broken(node));
         }
         sources.push((node, weight, Source::Stream(node, arrived)));
     }
-    if let Some((weight, frozen)) = own {
-        sources.push((plan.me, weight, Source::Own(frozen)));
+    if let Some(own) = own {
+        sources.push((plan.me, own.weight, Source::Own(own)));
     }
     sources.sort_by_key(|(node, ..)| *node);
     let weight = sources.iter().map(|(_, weight, _)| weight).sum();
     Ok((sources.into_iter().map(|(.., source)| source).collect(), weight))
 }
 
-/// `chunk = Σ` of the sources' values of `range`, in the order of `sources`.
-async fn sum(sources: &mut [Source], range: &Range<usize>, chunk: &mut Buffer, scratch: &mut Buffer) -> Result<(), DataEvent> {
-    for (index, source) in sources.iter_mut().enumerate() {
-        match source {
-            Source::Own(frozen) if index == 0 => chunk.values_mut().copy_from_slice(&frozen.values()[range.clone()]),
-            Source::Own(frozen) => mean::add(chunk.values_mut(), &frozen.values()[range.clone()]),
-            Source::Stream(node, arrived) if index == 0 => read(*node, arrived, chunk.bytes_mut()).await?,
-            Source::Stream(node, arrived) => {
-                read(*node, arrived, &mut scratch.bytes_mut()[..range.len() * VALUE_BYTES]).await?;
-                mean::add(chunk.values_mut(), &scratch.values()[..range.len()]);
+/// The contributors' values, and room for a chunk of them on its way into the sum.
+struct Sources {
+    sources: Vec<Source>,
+    plain: Buffer,
+    encoded: Vec<u8>,
+}
+
+impl Sources {
+    fn new(context: &NodeContext, plan: &Plan, coding: Option<&Coding>, sources: Vec<Source>) -> Self {
+        let plain = if coding.is_some() { 0 } else { CHUNK_ELEMENTS.min(plan.layout.elements()) };
+        Self { sources, plain: context.pool.take(plain), encoded: coding.map(Coding::scratch).unwrap_or_default() }
+    }
+
+    /// `chunk = Σ` of the sources' values of `range`, in their order; of their differences where the round is encoded.
+    async fn sum(&mut self, coding: Option<&Coding>, range: &Range<usize>, chunk: &mut Buffer) -> Result<(), DataEvent> {
+        for (index, source) in self.sources.iter_mut().enumerate() {
+            match coding {
+                Some(coding) => {
+                    let sum = Sum { values: chunk.values_mut(), first: index == 0 };
+                    add_difference(source, coding, range, sum, &mut self.encoded).await?;
+                }
+                None => add(source, index == 0, range, chunk, &mut self.plain).await?,
             }
+        }
+        Ok(())
+    }
+
+    async fn end(&mut self) -> Result<(), DataEvent> {
+        for source in &mut self.sources {
+            if let Source::Stream(node, arrived) = source {
+                arrived.stream.expect_end().await.map_err(|error| broken(*node, &error))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn add(source: &mut Source, first: bool, range: &Range<usize>, chunk: &mut Buffer, scratch: &mut Buffer) -> Result<(), DataEvent> {
+    match source {
+        Source::Own(own) if first => chunk.values_mut().copy_from_slice(&own.frozen.values()[range.clone()]),
+        Source::Own(own) => mean::add(chunk.values_mut(), &own.frozen.values()[range.clone()]),
+        Source::Stream(node, arrived) if first => read(*node, arrived, chunk.bytes_mut()).await?,
+        Source::Stream(node, arrived) => {
+            read(*node, arrived, &mut scratch.bytes_mut()[..range.len() * VALUE_BYTES]).await?;
+            mean::add(chunk.values_mut(), &scratch.values()[..range.len()]);
+        }
+    }
+    Ok(())
+}
+
+async fn add_difference(
+    source: &mut Source,
+    coding: &Coding,
+    range: &Range<usize>,
+    sum: Sum<'_>,
+    scratch: &mut [u8],
+) -> Result<(), DataEvent> {
+    match source {
+        Source::Own(OwnContribution { encoder: Some(encoder), .. }) => coding.own_difference(encoder, range, sum),
+        // An encoded round's own contribution has its encoder from the start.
+        Source::Own(_) => {}
+        Source::Stream(node, arrived) => {
+            let read = coding.read_difference(&mut *arrived.stream, range, sum, scratch).await;
+            read.map_err(|error| broken(*node, &error))?;
         }
     }
     Ok(())
@@ -156,15 +295,6 @@ async fn sum(sources: &mut [Source], range: &Range<usize>, chunk: &mut Buffer, s
 
 async fn read(node: NodeId, arrived: &mut Arrived, into: &mut [u8]) -> Result<(), DataEvent> {
     arrived.stream.read_exact(into).await.map_err(|error| broken(node, &error))
-}
-
-async fn end(sources: &mut [Source]) -> Result<(), DataEvent> {
-    for source in sources {
-        if let Source::Stream(node, arrived) = source {
-            arrived.stream.expect_end().await.map_err(|error| broken(*node, &error))?;
-        }
-    }
-    Ok(())
 }
 
 fn broken(node: NodeId, error: &BulkError) -> DataEvent {
@@ -212,7 +342,7 @@ fn publish_to(
                     tracing::debug!(%node, %error, "publication ended early");
                 }
             });
-            Outlet { shards, queue: outlet }
+            Outlet { shards, encoded: false, queue: outlet }
         })
         .collect()
 }
@@ -237,9 +367,10 @@ async fn publish(
     }
 }
 
-async fn send(outlets: &[Outlet], shard: ShardId, chunk: &Frozen) {
+async fn send(outlets: &[Outlet], shard: ShardId, chunk: &Frozen, encoded: Option<&Bytes>) {
     for outlet in outlets.iter().filter(|outlet| outlet.shards.as_ref().is_none_or(|shards| shards.contains(&shard))) {
+        let bytes = encoded.filter(|_| outlet.encoded).cloned().unwrap_or_else(|| chunk.bytes(0..chunk.values().len()));
         // The publication of a receiver that is gone has ended and logged why.
-        _ = outlet.queue.send(Published::Chunk(chunk.bytes(0..chunk.values().len()))).await;
+        _ = outlet.queue.send(Published::Chunk(bytes)).await;
     }
 }

@@ -1,7 +1,8 @@
 //! The data movements of the attempt under way: its tasks, and what they have brought so far.
 
+use super::encoding::{Carried, Coding, Encoder, is_encoded};
 use super::messages::{CoordinatorMessage, DataEvent};
-use super::reduce::{self, Reduction};
+use super::reduce::{self, OwnContribution, Reduction};
 use super::shards::{OwnPart, ShardState, ShardStates};
 use super::transfer::{self, StateCut};
 use crate::buffers::{Assembled, Frozen};
@@ -9,6 +10,7 @@ use crate::context::NodeContext;
 use crate::ports::transport::BulkError;
 use crate::streams::{Arrived, StreamInbox};
 use ractor::ActorRef;
+use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Attempt, Donation, Plan, Publication};
 use slowmo_protocol::ident::{Ballot, NodeId, Round, ShardId};
 use slowmo_protocol::wire::{Bulk, Contribution};
@@ -40,7 +42,7 @@ impl StreamKind {
     pub fn of(content: &Bulk) -> Option<Self> {
         match content {
             Bulk::Contribution(_) => Some(Self::Contribution),
-            Bulk::Parameters => Some(Self::Parameters),
+            Bulk::Parameters | Bulk::Update(_) => Some(Self::Parameters),
             Bulk::State => Some(Self::State),
             Bulk::Buffers => Some(Self::Buffers),
             Bulk::Gossip { .. } => None,
@@ -56,6 +58,8 @@ pub struct Contributed {
     pub frozen: Frozen,
     /// The base optimizer's buffers for whoever joins.
     pub donation: Option<Frozen>,
+    /// Who encodes it, once an encoded round is under way.
+    pub encoder: Option<Arc<Encoder>>,
 }
 
 /// The attempt under way.
@@ -70,6 +74,10 @@ pub struct RoundInProgress {
     pub states: BTreeMap<ShardId, ShardState>,
     /// What a member gave of the base optimizer's buffers.
     pub donated: Option<Assembled>,
+    /// How its parameters travel between those that take part, if not as float32.
+    pub coding: Option<Coding>,
+    /// What this node then owes for its own shards.
+    pub owed: Assembled,
     /// Dropping the set ends every movement, which resets its streams.
     tasks: JoinSet<()>,
 }
@@ -84,6 +92,8 @@ pub struct Starter<'a> {
     pub actor: &'a ActorRef<CoordinatorMessage>,
     /// The decided state of the held shards.
     pub states: &'a ShardStates,
+    /// What it carries from one encoded round to the next.
+    pub carried: &'a Carried,
     /// How many of the round's values are parameters.
     pub parameters: usize,
     /// How many of the model's values are parameters.
@@ -92,18 +102,41 @@ pub struct Starter<'a> {
 
 impl Starter<'_> {
     /// Starts the reduction of `plan` with this node's contribution, if it has one.
-    pub fn start(mut self, plan: Arc<Plan>, contributed: Option<&Contributed>) -> RoundInProgress {
+    pub fn start(mut self, plan: Arc<Plan>, contributed: Option<&mut Contributed>) -> RoundInProgress {
         let mut tasks = JoinSet::new();
-        let own = contributed.filter(|_| plan.contributes());
-        if let Some(own) = own {
-            self.contribute(&plan, own, &mut tasks);
-        }
         let publication = watch::Sender::new(None);
-        if plan.owns() {
-            self.reduce(&plan, own, publication.subscribe(), &mut tasks);
+        let own = contributed.filter(|_| plan.contributes());
+        match self.coding(&plan) {
+            Ok(coding) => {
+                let own = own.map(|own| own.encoded_as(coding.as_ref()));
+                if let Some(own) = own {
+                    self.contribute(&plan, own, &mut tasks);
+                }
+                if plan.owns() {
+                    self.reduce(&plan, own, coding.clone(), publication.subscribe(), &mut tasks);
+                }
+                self.receive(&plan, coding.as_ref(), &mut tasks);
+                RoundInProgress::new(plan, publication, coding, tasks)
+            }
+            Err(event) => {
+                self.spawn(&mut tasks, plan.attempt, async move { Some(event) });
+                RoundInProgress::new(plan, publication, None, tasks)
+            }
         }
-        self.receive(&plan, &mut tasks);
-        RoundInProgress { plan, publication, values: Assembled::default(), states: BTreeMap::new(), donated: None, tasks }
+    }
+
+    /// How the parameters travel between those that take part, of which a node that joins is none.
+    fn coding(&self, plan: &Plan) -> Result<Option<Coding>, DataEvent> {
+        let wire = self.context.settings.algorithm.round_wire;
+        if !(is_encoded(plan.terms.kind, wire) && plan.participants.contains(&plan.me)) {
+            return Ok(None);
+        }
+        let coding = self.carried.coding(wire, self.model_parameters, &self.context.pool);
+        coding.map(Some).ok_or_else(|| {
+            // Founding or joining gave it to every member; without it nothing that arrives means anything.
+            tracing::error!(round = plan.attempt.round.0, "what the round before decided is missing");
+            DataEvent::Broken(plan.me)
+        })
     }
 
     /// Starts what the publication of the open attempt adds: state that moves to and from this node.
@@ -164,9 +197,15 @@ impl Starter<'_> {
     fn contribute(&self, plan: &Arc<Plan>, own: &Contributed, tasks: &mut JoinSet<()>) {
         for owner in plan.other_owners() {
             let shards = ranges(plan, owner);
-            let content = Bulk::Contribution(Contribution { terms: plan.terms, weight: own.weight });
-            let (context, frozen, place) = (Arc::clone(self.context), own.frozen.clone(), plan.place);
-            let work = async move { transfer::contribute(&context, place, owner, content, &shards, &frozen).await };
+            let wire = own.encoder.as_ref().map_or(WireType::Float32, |encoder| encoder.wire());
+            let content = Bulk::Contribution(Contribution { terms: plan.terms, weight: own.weight, wire });
+            let (context, frozen, encoder, place) = (Arc::clone(self.context), own.frozen.clone(), own.encoder.clone(), plan.place);
+            let work = async move {
+                match encoder {
+                    Some(encoder) => transfer::contribute_encoded(&context, place, owner, content, &shards, &encoder).await,
+                    None => transfer::contribute(&context, place, owner, content, &shards, &frozen).await,
+                }
+            };
             self.spawn(tasks, plan.attempt, async move { work.await.err().map(|error| broken(owner, &error)) });
         }
     }
@@ -175,29 +214,32 @@ impl Starter<'_> {
         &mut self,
         plan: &Arc<Plan>,
         own: Option<&Contributed>,
+        coding: Option<Coding>,
         publication: watch::Receiver<Option<Arc<Publication>>>,
         tasks: &mut JoinSet<()>,
     ) {
         let others = plan.contributors.iter().copied().filter(|node| *node != plan.me);
         let expected = others.map(|node| (node, self.expect(plan, StreamKind::Contribution, node))).collect();
+        let own = own.map(|own| OwnContribution { weight: own.weight, frozen: own.frozen.clone(), encoder: own.encoder.clone() });
         let reduction = Reduction {
             context: Arc::clone(self.context),
             plan: Arc::clone(plan),
             publication,
-            parameters: self.parameters,
-            own: own.map(|own| (own.weight, own.frozen.clone())),
+            parameters: if coding.is_some() { self.model_parameters } else { self.parameters },
+            coding,
+            own,
             expected,
             states: plan.owned_by(plan.me).into_iter().map(|shard| (shard, self.states.state(shard))).collect(),
         };
         self.spawn(tasks, plan.attempt, async move { Some(reduce::run(reduction).await.map_or_else(|event| event, DataEvent::Reduced)) });
     }
 
-    fn receive(&mut self, plan: &Arc<Plan>, tasks: &mut JoinSet<()>) {
+    fn receive(&mut self, plan: &Arc<Plan>, coding: Option<&Coding>, tasks: &mut JoinSet<()>) {
         for owner in plan.other_owners() {
-            let ranges = ranges(plan, owner);
+            let (ranges, coding) = (ranges(plan, owner), coding.cloned());
             let (context, stream) = (Arc::clone(self.context), self.expect(plan, StreamKind::Parameters, owner));
             self.spawn(tasks, plan.attempt, async move {
-                let received = transfer::receive(&context, stream, &ranges).await;
+                let received = transfer::receive_parameters(&context, stream, &ranges, coding.as_ref()).await;
                 Some(received.map_or_else(|error| broken(owner, &error), |values| DataEvent::Parameters(owner, values)))
             });
         }
@@ -220,10 +262,26 @@ fn ranges(plan: &Plan, owner: NodeId) -> Vec<Range<usize>> {
     plan.owned_by(owner).into_iter().map(|shard| plan.layout.range(shard)).collect()
 }
 
+impl Contributed {
+    /// With its encoder for a round that travels as `coding`: the one it has, unless what it encodes differences from changed.
+    fn encoded_as(&mut self, coding: Option<&Coding>) -> &Self {
+        let known = self.encoder.take().filter(|encoder| coding.is_some_and(|coding| encoder.is_of(coding)));
+        let fresh = || coding.map(|coding| Arc::new(Encoder::new(coding.clone(), self.weight, self.frozen.clone())));
+        self.encoder = known.or_else(fresh);
+        self
+    }
+}
+
 impl RoundInProgress {
+    fn new(plan: Arc<Plan>, publication: watch::Sender<Option<Arc<Publication>>>, coding: Option<Coding>, tasks: JoinSet<()>) -> Self {
+        let (values, owed, states) = (Assembled::default(), Assembled::default(), BTreeMap::new());
+        Self { plan, publication, values, states, donated: None, coding, owed, tasks }
+    }
+
     /// Takes over what the reduction made.
     pub fn take_own(&mut self, part: OwnPart) {
         self.values.extend(part.values);
+        self.owed.extend(part.owed);
         let made = part.momentum.into_iter().map(|(shard, momentum)| (shard, ShardState { momentum, ..ShardState::default() }));
         self.states.extend(made);
     }
@@ -233,7 +291,8 @@ impl RoundInProgress {
     pub fn finish(mut self) -> Finished {
         self.tasks.detach_all();
         let publication = self.publication.borrow().clone();
-        Finished { plan: self.plan, publication, values: self.values, states: self.states, donated: self.donated }
+        let Self { plan, values, states, donated, coding, owed, .. } = self;
+        Finished { plan, publication, values, states, donated, coding, owed }
     }
 }
 
@@ -249,6 +308,10 @@ pub struct Finished {
     pub states: BTreeMap<ShardId, ShardState>,
     /// What a member gave of the base optimizer's buffers.
     pub donated: Option<Assembled>,
+    /// How its parameters travelled between those that took part, if not as float32.
+    pub coding: Option<Coding>,
+    /// What this node then owes for its own shards.
+    pub owed: Assembled,
 }
 
 fn broken(node: NodeId, error: &BulkError) -> DataEvent {

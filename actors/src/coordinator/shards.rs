@@ -29,6 +29,8 @@ pub struct OwnPart {
     pub values: Assembled,
     /// The new slow momentum of the own shards; empty unless the round took the slow step.
     pub momentum: Vec<(ShardId, Assembled)>,
+    /// Where the round is encoded: what this node owes for the own shards if the round is decided.
+    pub owed: Assembled,
 }
 
 impl ShardStates {

@@ -1,6 +1,7 @@
 //! The plain movements of a round: sending the frozen contribution to the owners, receiving what owners publish, moving state to
 //! other holders.
 
+use super::encoding::{Coding, Encoder};
 use super::shards::{ShardState, parameters_of};
 use crate::buffers::{Assembled, Frozen, chunks};
 use crate::context::NodeContext;
@@ -48,6 +49,49 @@ pub async fn contribute(
         stream.send(frozen.bytes(range)).await?;
     }
     stream.finish().await
+}
+
+/// Streams this node's encoded contribution of `shards` to their owner.
+pub async fn contribute_encoded(
+    context: &NodeContext,
+    place: Place,
+    to: NodeId,
+    content: Bulk,
+    shards: &[Range<usize>],
+    encoder: &Encoder,
+) -> Result<(), BulkError> {
+    let mut stream = open(context, place, to, content).await?;
+    for range in shards.iter().cloned().flat_map(chunks) {
+        stream.send(encoder.chunk(&range)).await?;
+    }
+    stream.finish().await
+}
+
+/// Receives the new values of consecutive element ranges as an owner publishes them: as `coding` says, or float32.
+pub async fn receive_parameters(
+    context: &NodeContext,
+    stream: oneshot::Receiver<Arrived>,
+    ranges: &[Range<usize>],
+    coding: Option<&Coding>,
+) -> Result<Assembled, BulkError> {
+    let mut arrived = stream.await.map_err(|_| BulkError::Reset)?;
+    let expected = coding.map_or(Bulk::Parameters, |coding| Bulk::Update(coding.wire));
+    if arrived.content != expected {
+        return Err(BulkError::Broken(format!("{:?} came where {expected:?} was expected", arrived.content)));
+    }
+    let mut scratch = coding.map(Coding::scratch).unwrap_or_default();
+    let mut values = Assembled::default();
+    for range in ranges.iter().cloned() {
+        let Some(coding) = coding else {
+            read_chunks(context, &mut *arrived.stream, range, &mut values).await?;
+            continue;
+        };
+        for range in chunks(range) {
+            values.insert(range.start, coding.read_update(&mut *arrived.stream, &range, &mut scratch).await?);
+        }
+    }
+    arrived.stream.expect_end().await?;
+    Ok(values)
 }
 
 /// Receives the values of consecutive element ranges into chunks.

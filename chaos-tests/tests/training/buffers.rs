@@ -1,6 +1,7 @@
 //! Buffers that travel with the parameters: the base optimizer's by strategy, the model's at every exact average.
 
-use crate::support::{IN_ORDER, bits, descend, local_sgd, noisy, sgp, uneven};
+use crate::support::{IN_ORDER, assert_close, bits, descend, local_sgd, noisy, sgp, uneven};
+use slowmo::config::WireType;
 use slowmo::{Buffers, Config, StepError};
 use slowmo_chaos::cluster::{Link, start};
 use slowmo_protocol::algorithm::BufferStrategy;
@@ -127,4 +128,23 @@ fn other_buffer_lengths_than_at_synchronize_are_named() {
     assert_eq!(error.to_string(), "step 0: the optimizer buffers hold 0 values, 4 at synchronize: lend the same tensors at every call");
     worker.step_with(&mut parameters, Buffers { optimizer: &mut [0.0; 4], model: &mut [0.0; 2] }, 0.1).unwrap();
     worker.leave().unwrap();
+}
+
+#[test]
+fn buffers_behind_encoded_parameters_travel_as_float32() {
+    // Averaged buffers make slow rounds longer than the others, so that both are cut differently.
+    for buffers in [BufferStrategy::Average, BufferStrategy::Maintain] {
+        let exact = run(&with(buffers), IN_ORDER);
+        for round_wire in [WireType::BFloat16, WireType::Int8] {
+            let encoded = run(&Config { round_wire, ..with(buffers) }, IN_ORDER);
+            for (encoded, exact) in encoded.iter().flatten().zip(exact.iter().flatten()) {
+                assert_eq!((encoded.optimizer, encoded.model), (exact.optimizer, exact.model));
+                assert_close(&encoded.parameters, &exact.parameters, 0.01);
+            }
+            assert_ne!(encoded[0][0].parameters, exact[0][0].parameters);
+            for step in 0..STEPS {
+                assert_eq!(bits(&encoded[0][step].parameters), bits(&encoded[1][step].parameters));
+            }
+        }
+    }
 }

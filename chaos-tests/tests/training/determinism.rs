@@ -23,7 +23,7 @@ fn all_bits(run: &[Seen]) -> Vec<(Vec<u32>, u64)> {
 }
 
 /// Runs the job in other orders of arrival and starting and over QUIC; each must be the same run.
-fn assert_same_bits_in_any_order(job: &Job) {
+pub fn assert_same_bits_in_any_order(job: &Job) {
     let first = all_bits(&job.run());
     let shuffled = |turn: usize| job.ids.iter().cycle().skip(turn).take(job.ids.len()).copied().collect::<Vec<_>>();
     let others = [

@@ -4,6 +4,7 @@ use crate::support::{Job, bits, descend, local_sgd, noise, noisy, sgp, uneven};
 use slowmo::transport::memory::MemoryHub;
 use slowmo::{Config, Network, Runtime};
 use slowmo_actors::ports::transport::{SendError, Transport, TransportEvent};
+use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Outcome, Proposal, RoundKind, Terms};
 use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use slowmo_protocol::model::ModelSize;
@@ -110,8 +111,11 @@ fn wrong_frames() -> Vec<Vec<u8>> {
 
 fn wrong_stream_headers() -> Vec<Vec<u8>> {
     let contents = [
-        Bulk::Contribution(Contribution { terms: terms(), weight: f64::NAN }),
+        Bulk::Contribution(Contribution { terms: terms(), weight: f64::NAN, wire: WireType::Float32 }),
+        Bulk::Contribution(Contribution { terms: terms(), weight: 1.0, wire: WireType::Int8 }),
         Bulk::Parameters,
+        Bulk::Update(WireType::Float32),
+        Bulk::Update(WireType::BFloat16),
         Bulk::State,
         Bulk::Buffers,
         Bulk::Gossip { step: Step(1), weight: 1.0, scale: 0.5 },
@@ -260,6 +264,11 @@ fn assert_undisturbed(config: &Config) {
 #[test]
 fn a_stranger_does_not_disturb_outer_rounds() {
     assert_undisturbed(&local_sgd(1, 3, 1.0, 0.5));
+}
+
+#[test]
+fn a_stranger_does_not_disturb_encoded_rounds() {
+    assert_undisturbed(&Config { round_wire: WireType::Int8, ..local_sgd(1, 3, 1.0, 0.5) });
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod buffers;
 mod determinism;
+mod encoded;
 mod founding;
 mod golden;
 mod hostile;

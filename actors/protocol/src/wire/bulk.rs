@@ -1,7 +1,8 @@
-//! Headers of bulk streams. After the header come raw little-endian values, whose count follows from it.
+//! Headers of bulk streams. After the header come little-endian values, whose count follows from it.
 
 use super::control::{Contribution, Header};
 use super::{BULK_HEADER_BYTES_MAX, DecodeError, EncodeError};
+use crate::algorithm::WireType;
 use crate::ident::Step;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +21,8 @@ pub enum BulkHeader {
 /// What a bulk stream carries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Bulk {
-    /// Reduce: the sender's frozen numerator, the receiver's own shards in ascending order.
+    /// Reduce: the sender's frozen numerator, the receiver's own shards in ascending order. If encoded, the difference from what
+    /// the round before decided.
     Contribution(Contribution),
     /// Publish: new parameters, the sender's own shards in ascending order.
     Parameters,
@@ -38,6 +40,9 @@ pub enum Bulk {
     },
     /// Publish: the base optimizer's buffers of the lowest contributor, to a node that joins.
     Buffers,
+    /// Publish: what new parameters differ by from those that the round before decided, encoded as named; what follows the
+    /// parameters is float32. The sender's own shards in ascending order.
+    Update(WireType),
 }
 
 impl BulkHeader {

@@ -1,6 +1,7 @@
 //! Control frames: ordered, small, one header each.
 
 use super::{CONTROL_FRAME_BYTES_MAX, DecodeError, EncodeError, PREFACE_BYTES_MAX, bounded};
+use crate::algorithm::WireType;
 use crate::coordinator::{Outcome, Proposal, Terms};
 use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use crate::membership::settings::SETTINGS_BYTES_MAX;
@@ -255,6 +256,8 @@ pub struct Contribution {
     pub terms: Terms,
     /// Its push-sum weight `w`.
     pub weight: f64,
+    /// How its parameters travel.
+    pub wire: WireType,
 }
 
 /// Why a round was abandoned or a message refused.

@@ -3,6 +3,7 @@
 
 use super::datagram::tests::{messages as swim_messages, packet};
 use super::*;
+use crate::algorithm::WireType;
 use crate::coordinator::{Outcome, Proposal, RoundKind, Terms};
 use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
 use crate::model::ModelSize;
@@ -195,13 +196,18 @@ pub(super) fn messages() -> Vec<(Message, String)> {
 
 /// One example of every stream header, with the golden bytes behind the header.
 pub(super) fn contents() -> Vec<(Bulk, String)> {
-    let contribution = Contribution { terms: terms(RoundKind::Gradients), weight: 0.75 };
+    let contribution = |wire| Bulk::Contribution(Contribution { terms: terms(RoundKind::Gradients), weight: 0.75, wire });
+    let contributed = |wire: &str| format!("00000000{GRADIENTS}{TERMS}000000000000e83f{wire}");
     vec![
-        (Bulk::Contribution(contribution), format!("00000000{GRADIENTS}{TERMS}000000000000e83f")),
+        (contribution(WireType::Float32), contributed("00000000")),
+        (contribution(WireType::BFloat16), contributed("01000000")),
+        (contribution(WireType::Int8), contributed("02000000")),
         (Bulk::Parameters, "01000000".to_owned()),
         (Bulk::State, "02000000".to_owned()),
         (Bulk::Gossip { step: Step(7), weight: 0.5, scale: 0.5 }, "030000000700000000000000000000000000e03f0000003f".to_owned()),
         (Bulk::Buffers, "04000000".to_owned()),
+        (Bulk::Update(WireType::BFloat16), "0500000001000000".to_owned()),
+        (Bulk::Update(WireType::Int8), "0500000002000000".to_owned()),
     ]
 }
 

@@ -2,13 +2,14 @@
 
 use super::drill::{Drill, HELD, config, each, points};
 use super::points::{Kind, Point, Trap};
-use slowmo::Inspection;
+use slowmo::config::WireType;
+use slowmo::{Config, Inspection};
 
 const FOUNDERS: [u64; 3] = [3, 5, 8];
 
 /// The founders are about to begin a round that admits `late`, but those that crashed on their way.
-fn about_to_admit(late: &[u64], replicas: usize, held: u64, traps: &[Trap]) -> Drill {
-    let drill = Drill::new(&FOUNDERS, late, config(FOUNDERS.len(), replicas), traps);
+fn about_to_admit(late: &[u64], config: &Config, held: u64, traps: &[Trap]) -> Drill {
+    let drill = Drill::new(&FOUNDERS, late, config.clone(), traps);
     drill.hold(&FOUNDERS, held);
     drill.until_held(&FOUNDERS, held);
     late.iter().for_each(|id| drill.start(*id));
@@ -18,8 +19,8 @@ fn about_to_admit(late: &[u64], replicas: usize, held: u64, traps: &[Trap]) -> D
     drill
 }
 
-fn phases(late: &[u64], replicas: usize, held: u64) -> Vec<(u64, Point)> {
-    let drill = about_to_admit(late, replicas, held, &[]);
+fn phases(late: &[u64], config: &Config, held: u64) -> Vec<(u64, Point)> {
+    let drill = about_to_admit(late, config, held, &[]);
     drill.until_round(held + 2);
     let ids = FOUNDERS.iter().chain(late);
     let mut phases: Vec<_> = ids.flat_map(|id| points(&drill, *id, held + 1).into_iter().map(|point| (*id, point))).collect();
@@ -36,9 +37,9 @@ fn phases(late: &[u64], replicas: usize, held: u64) -> Vec<(u64, Point)> {
     phases
 }
 
-fn assert_joins(late: &[u64], replicas: usize, held: u64) {
-    each(&phases(late, replicas, held), |(victim, point)| {
-        let drill = about_to_admit(late, replicas, held, &[Trap::crash(*victim, *point)]);
+fn assert_joins(late: &[u64], config: &Config, held: u64) {
+    each(&phases(late, config, held), |(victim, point)| {
+        let drill = about_to_admit(late, config, held, &[Trap::crash(*victim, *point)]);
         let killed = drill.until_sprung(held + 1)[0];
         let mut survivors: Vec<u64> = FOUNDERS.iter().chain(late).copied().filter(|id| !killed || id != victim).collect();
         survivors.sort_unstable();
@@ -49,20 +50,26 @@ fn assert_joins(late: &[u64], replicas: usize, held: u64) {
 
 #[test]
 fn a_node_is_killed_while_one_joins_in_a_plain_average() {
-    assert_joins(&[6], 1, HELD);
+    assert_joins(&[6], &config(FOUNDERS.len(), 1), HELD);
 }
 
 #[test]
 fn a_node_is_killed_while_one_joins_in_a_slow_round() {
-    assert_joins(&[9], 1, HELD + 1);
+    assert_joins(&[9], &config(FOUNDERS.len(), 1), HELD + 1);
 }
 
 #[test]
 fn a_node_is_killed_while_the_next_leader_joins() {
-    assert_joins(&[1], 2, HELD + 1);
+    assert_joins(&[1], &config(FOUNDERS.len(), 2), HELD + 1);
 }
 
 #[test]
 fn a_node_is_killed_while_two_join() {
-    assert_joins(&[1, 6], 1, HELD);
+    assert_joins(&[1, 6], &config(FOUNDERS.len(), 1), HELD);
+}
+
+#[test]
+fn a_node_is_killed_while_one_joins_in_an_encoded_round() {
+    assert_joins(&[9], &Config { round_wire: WireType::Int8, ..config(FOUNDERS.len(), 1) }, HELD + 1);
+    assert_joins(&[6], &Config { round_wire: WireType::BFloat16, ..config(FOUNDERS.len(), 1) }, HELD);
 }

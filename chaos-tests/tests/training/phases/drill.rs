@@ -4,6 +4,7 @@ use super::book::{BETA, TAU};
 use super::nodes::{Armed, Shared, State, Training};
 use super::points::{Kind, Point, Trap};
 use crate::support::local_sgd;
+use slowmo::config::WireType;
 use slowmo::transport::faulty::{Fate, Sending};
 use slowmo::transport::memory::MemoryHub;
 use slowmo::{Config, Inspection, Network, Runtime, Worker};
@@ -192,7 +193,12 @@ impl Drill {
         let workers: Vec<Worker> =
             threads.into_iter().map(|training| training.thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect();
         let state = self.0.state();
-        state.book.check(self.0.config.replicas);
+        let Config { replicas, round_wire, .. } = self.0.config;
+        if round_wire == WireType::Float32 {
+            state.book.check(replicas)
+        } else {
+            state.book.check_encoded(replicas)
+        }
         drop(workers);
         state.book.momentum_lost()
     }

@@ -68,7 +68,7 @@ pub fn classify(sending: Sending<'_>) -> Option<(Round, Kind)> {
         let BulkHeader::V1 { header, content } = header;
         let stream = match content {
             Bulk::Contribution(_) => Stream::Contribution,
-            Bulk::Parameters => Stream::Parameters,
+            Bulk::Parameters | Bulk::Update(_) => Stream::Parameters,
             Bulk::State => Stream::State,
             // Buffers travel where joiners get a copy, which these cases do not ask for.
             Bulk::Gossip { .. } | Bulk::Buffers => return None,

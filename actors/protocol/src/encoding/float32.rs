@@ -1,0 +1,35 @@
+//! Float32 as it is.
+
+use super::{BLOCK_ELEMENTS, Rounding};
+
+/// Bytes of one value.
+pub const VALUE_BYTES: usize = 4;
+
+/// Rounds nothing.
+pub struct Exact;
+
+impl Rounding for Exact {
+    const BLOCK_BYTES: usize = VALUE_BYTES * BLOCK_ELEMENTS;
+
+    fn encode(values: &[f32], bytes: &mut [u8], decoded: &mut [f32]) {
+        encode(values, bytes);
+        for (decoded, value) in decoded.iter_mut().zip(values) {
+            *decoded = *value;
+        }
+    }
+
+    fn decode(bytes: &[u8], target: &mut [f32], rule: impl Fn(&mut f32, f32)) {
+        let (values, _) = bytes.as_chunks::<VALUE_BYTES>();
+        for (target, value) in target.iter_mut().zip(values) {
+            rule(target, f32::from_le_bytes(*value));
+        }
+    }
+}
+
+/// Writes the values' bytes.
+pub fn encode(values: &[f32], bytes: &mut [u8]) {
+    let (bytes, _) = bytes.as_chunks_mut::<VALUE_BYTES>();
+    for (bytes, value) in bytes.iter_mut().zip(values) {
+        *bytes = value.to_le_bytes();
+    }
+}

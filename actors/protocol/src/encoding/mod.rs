@@ -1,0 +1,216 @@
+//! How float32 values travel in fewer bytes, and what becomes of the part that rounding drops: it "stays with the sender and is
+//! added to its next message" (algorithm section 7). With `Q` for a round trip through the wire type:
+//!
+//! | message | sends | keeps |
+//! |---|---|---|
+//! | gossip to `d` peers, who each mix in `s·q` | `q = Q(x + r/(d·s))` | `r ← d·s·(x − q) + r` |
+//! | contribution to a round | `q = Q(x − w·o + r)`, `o` what the round before decided | `r ← (x − w·o + r) − q`, if the round is decided |
+//! | publication | `q = Q(x − o)`; everybody, the sender too, takes `o + q` | `x − (o + q)`, for the sender's next contribution |
+//!
+//! So what was sent and what is kept add up to what was given, to float32's own rounding, however often: a residual is never
+//! larger than half a step of the wire type, because the one before it is part of what is rounded.
+//!
+//! **Formats**, little-endian, value after value. [`WireType::Float32`]: 4 bytes. [`WireType::BFloat16`]: the upper 2 bytes,
+//! rounded to nearest even; a finite value beyond the largest bfloat16 becomes that one. [`WireType::Int8`]: blocks of
+//! [`BLOCK_ELEMENTS`], of which the last may be shorter: a float32 scale, then a signed byte for each value, `value = byte·scale`.
+//! The scale is `max|v|/127`, cut to 17 significant bits so that every product is exact, and at least the smallest normal float32.
+//! So values that came out of an encoding are encoded without a loss: all members hold the same bits, whoever encodes again.
+//!
+//! **Values that are not finite** travel as such: a NaN or an infinity stays one in bfloat16; with one in it a block of int8
+//! becomes NaN as a whole. Frozen values are checked before, so only a difference that overflows gets here.
+//!
+//! Slices of one call have the same length, and `bytes` has [`WireType::encoded_bytes`] of it; what is longer is left alone.
+
+mod bfloat16;
+mod float32;
+mod int8;
+#[cfg(test)]
+mod tests;
+
+use crate::algorithm::WireType;
+use bfloat16::BFloat16;
+use int8::Int8;
+
+/// Values that share a scale as [`WireType::Int8`]. Chunks of a stream are a multiple of it, so each begins with a block.
+pub const BLOCK_ELEMENTS: usize = 256;
+
+/// A wire type that rounds, block by block.
+trait Rounding {
+    /// Bytes of a whole block.
+    const BLOCK_BYTES: usize;
+
+    /// Encodes at most a block; `decoded` becomes what the receiver will see.
+    fn encode(values: &[f32], bytes: &mut [u8], decoded: &mut [f32]);
+
+    /// Calls `rule(target, decoded value)` for each value of at most a block.
+    fn decode(bytes: &[u8], target: &mut [f32], rule: impl Fn(&mut f32, f32));
+}
+
+/// What a node brings to a round; all slices have the same length.
+#[derive(Clone, Copy, Debug)]
+pub struct Contribution<'a> {
+    /// `x`, the numerator.
+    pub values: &'a [f32],
+    /// `w`, its push-sum weight.
+    pub weight: f64,
+    /// `o`, the parameters that the round before decided.
+    pub reference: &'a [f32],
+    /// `r`, what earlier contributions still owe; `None` is zeros.
+    pub residual: Option<&'a [f32]>,
+}
+
+impl WireType {
+    /// Bytes of `elements` values that begin at a block.
+    #[must_use]
+    pub fn encoded_bytes(self, elements: usize) -> usize {
+        match self {
+            Self::Float32 => float32::VALUE_BYTES * elements,
+            Self::BFloat16 => bfloat16::VALUE_BYTES * elements,
+            Self::Int8 => elements + int8::SCALE_BYTES * elements.div_ceil(BLOCK_ELEMENTS),
+        }
+    }
+
+    /// Encodes a gossip's numerators. `factor` is `d·s`, the part of the mass that is given away, above 0. `residual` is mass
+    /// that earlier messages still owe, zeros at first; it becomes what this one owes. As float32 nothing is owed, and `residual`
+    /// is left alone.
+    pub fn encode_gossip(self, numerators: &[f32], residual: &mut [f32], factor: f32, bytes: &mut [u8]) {
+        match self {
+            Self::Float32 => float32::encode(numerators, bytes),
+            Self::BFloat16 => gossip::<BFloat16>(numerators, residual, factor, bytes),
+            Self::Int8 => gossip::<Int8>(numerators, residual, factor, bytes),
+        }
+    }
+
+    /// Encodes a contribution to a round; `next` becomes the residual if the round is decided with it.
+    pub fn encode_contribution(self, contribution: Contribution<'_>, bytes: &mut [u8], next: &mut [f32]) {
+        match self {
+            Self::Float32 => contribute::<float32::Exact>(contribution, bytes, next),
+            Self::BFloat16 => contribute::<BFloat16>(contribution, bytes, next),
+            Self::Int8 => contribute::<Int8>(contribution, bytes, next),
+        }
+    }
+
+    /// Encodes new parameters as the difference from `reference`. `values` become what every receiver will have, `dropped` what
+    /// they were more than that.
+    pub fn encode_publication(self, values: &mut [f32], reference: &[f32], bytes: &mut [u8], dropped: &mut [f32]) {
+        match self {
+            Self::Float32 => publish::<float32::Exact>(values, reference, bytes, dropped),
+            Self::BFloat16 => publish::<BFloat16>(values, reference, bytes, dropped),
+            Self::Int8 => publish::<Int8>(values, reference, bytes, dropped),
+        }
+    }
+
+    /// Encodes `values` as they are, without a residual; they become what every receiver will have.
+    pub fn encode_in_place(self, values: &mut [f32], bytes: &mut [u8]) {
+        match self {
+            Self::Float32 => float32::encode(values, bytes),
+            Self::BFloat16 => in_place::<BFloat16>(values, bytes),
+            Self::Int8 => in_place::<Int8>(values, bytes),
+        }
+    }
+
+    /// `target = decoded`.
+    pub fn decode(self, bytes: &[u8], target: &mut [f32]) {
+        self.decode_each(bytes, target, |target, value| *target = value);
+    }
+
+    /// `target += scale · decoded`: the same bits as decoding and [`crate::mean::mix`].
+    pub fn mix(self, bytes: &[u8], scale: f32, target: &mut [f32]) {
+        self.decode_each(bytes, target, |target, value| *target += scale * value);
+    }
+
+    fn decode_each(self, bytes: &[u8], target: &mut [f32], rule: impl Fn(&mut f32, f32)) {
+        match self {
+            Self::Float32 => decode_blocks::<float32::Exact>(bytes, target, rule),
+            Self::BFloat16 => decode_blocks::<BFloat16>(bytes, target, rule),
+            Self::Int8 => decode_blocks::<Int8>(bytes, target, rule),
+        }
+    }
+}
+
+fn decode_blocks<R: Rounding>(bytes: &[u8], target: &mut [f32], rule: impl Fn(&mut f32, f32)) {
+    for (bytes, target) in bytes.chunks(R::BLOCK_BYTES).zip(target.chunks_mut(BLOCK_ELEMENTS)) {
+        R::decode(bytes, target, &rule);
+    }
+}
+
+/// A block on its way through an encoding: what should be sent, and what the receiver will see of it. Small enough for the
+/// innermost cache.
+struct Staged {
+    wanted: [f32; BLOCK_ELEMENTS],
+    sent: [f32; BLOCK_ELEMENTS],
+}
+
+impl Staged {
+    fn new() -> Self {
+        Self { wanted: [0.0; BLOCK_ELEMENTS], sent: [0.0; BLOCK_ELEMENTS] }
+    }
+
+    fn of(&mut self, length: usize) -> (&mut [f32], &mut [f32]) {
+        let length = length.min(BLOCK_ELEMENTS);
+        (&mut self.wanted[..length], &mut self.sent[..length])
+    }
+}
+
+fn gossip<R: Rounding>(numerators: &[f32], residual: &mut [f32], factor: f32, bytes: &mut [u8]) {
+    let inverse = factor.recip();
+    let mut staged = Staged::new();
+    let blocks = numerators.chunks(BLOCK_ELEMENTS).zip(residual.chunks_mut(BLOCK_ELEMENTS)).zip(bytes.chunks_mut(R::BLOCK_BYTES));
+    for ((numerators, residual), bytes) in blocks {
+        let (wanted, sent) = staged.of(numerators.len());
+        for ((wanted, numerator), owed) in wanted.iter_mut().zip(numerators).zip(&*residual) {
+            *wanted = numerator + inverse * owed;
+        }
+        R::encode(wanted, bytes, sent);
+        for ((owed, numerator), sent) in residual.iter_mut().zip(numerators).zip(&*sent) {
+            *owed += factor * (numerator - sent);
+        }
+    }
+}
+
+fn contribute<R: Rounding>(contribution: Contribution<'_>, bytes: &mut [u8], next: &mut [f32]) {
+    let Contribution { values, weight, reference, residual } = contribution;
+    let weight = weight as f32;
+    let mut staged = Staged::new();
+    let mut residual = residual.map(|residual| residual.chunks(BLOCK_ELEMENTS));
+    let blocks = values.chunks(BLOCK_ELEMENTS).zip(reference.chunks(BLOCK_ELEMENTS));
+    for (((values, reference), bytes), next) in blocks.zip(bytes.chunks_mut(R::BLOCK_BYTES)).zip(next.chunks_mut(BLOCK_ELEMENTS)) {
+        let (wanted, sent) = staged.of(values.len());
+        for ((wanted, value), reference) in wanted.iter_mut().zip(values).zip(reference) {
+            *wanted = value - weight * reference;
+        }
+        if let Some(residual) = residual.as_mut().and_then(Iterator::next) {
+            crate::mean::add(wanted, residual);
+        }
+        R::encode(wanted, bytes, sent);
+        for ((next, wanted), sent) in next.iter_mut().zip(&*wanted).zip(&*sent) {
+            *next = wanted - sent;
+        }
+    }
+}
+
+fn publish<R: Rounding>(values: &mut [f32], reference: &[f32], bytes: &mut [u8], dropped: &mut [f32]) {
+    let mut staged = Staged::new();
+    let blocks = values.chunks_mut(BLOCK_ELEMENTS).zip(reference.chunks(BLOCK_ELEMENTS));
+    for (((values, reference), bytes), dropped) in blocks.zip(bytes.chunks_mut(R::BLOCK_BYTES)).zip(dropped.chunks_mut(BLOCK_ELEMENTS)) {
+        let (wanted, sent) = staged.of(values.len());
+        for ((wanted, value), reference) in wanted.iter_mut().zip(&*values).zip(reference) {
+            *wanted = value - reference;
+        }
+        R::encode(wanted, bytes, sent);
+        for (((value, dropped), reference), sent) in values.iter_mut().zip(dropped).zip(reference).zip(&*sent) {
+            let published = reference + sent;
+            *dropped = *value - published;
+            *value = published;
+        }
+    }
+}
+
+fn in_place<R: Rounding>(values: &mut [f32], bytes: &mut [u8]) {
+    let mut staged = Staged::new();
+    for (values, bytes) in values.chunks_mut(BLOCK_ELEMENTS).zip(bytes.chunks_mut(R::BLOCK_BYTES)) {
+        let (_, sent) = staged.of(values.len());
+        R::encode(values, bytes, sent);
+        values.copy_from_slice(sent);
+    }
+}
