@@ -204,6 +204,7 @@ mod tests {
             absent: Vec::new(),
             momentum_lost: 0,
             samples: None,
+            order: Vec::new(),
         };
         board.decided(&outcome, None, Span(0));
     }

@@ -250,6 +250,12 @@ impl OuterOptimizer {
 }
 
 impl Algorithm {
+    /// Whether the gossip graph stands on an order of the members by measured rates.
+    #[must_use]
+    pub fn orders_by_rate(&self) -> bool {
+        matches!(self.base, Base::Sgp(Gossip { topology: TopologyName::BandwidthAware, .. }))
+    }
+
     /// Checks every value; an algorithm that passes never fails in the schedule.
     ///
     /// # Errors

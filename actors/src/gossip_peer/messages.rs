@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub enum GossipPeerMessage {
     /// How many values the model has.
     Model(usize),
-    /// The view of the next round, where it is another one.
+    /// The view of the next round, where it or the order of its members is another one.
     View {
         /// Its members.
         view: View,
@@ -22,6 +22,8 @@ pub enum GossipPeerMessage {
         lineage: Lineage,
         /// The next round.
         round: Round,
+        /// Its members in the decided order of the gossip graph.
+        order: Vec<NodeId>,
     },
     /// The node finished an inner step and gossips.
     Gossip {

@@ -136,7 +136,7 @@ impl GossipPeerState {
     async fn take(&mut self, message: GossipPeerMessage) {
         match message {
             GossipPeerMessage::Model(elements) => self.elements = elements,
-            GossipPeerMessage::View { view, lineage, round } => self.enter(view, lineage, round).await,
+            GossipPeerMessage::View { view, lineage, round, order } => self.enter(view, lineage, round, order).await,
             GossipPeerMessage::Gossip { step, round, frozen } => self.gossip(step, round, frozen).await,
             GossipPeerMessage::Settle { step, round, frozen } => {
                 self.go_to(round).await;
@@ -180,15 +180,15 @@ impl GossipPeerState {
         self.settings().is_none_or(|gossip| gossip.staleness == 0)
     }
 
-    async fn enter(&mut self, view: View, lineage: Lineage, round: Round) {
+    async fn enter(&mut self, view: View, lineage: Lineage, round: Round, order: Vec<NodeId>) {
         let Some(gossip) = self.settings() else { return };
         self.reset(round).await;
         if self.machine.is_some() {
-            return self.feed(In::View { view, lineage, round });
+            return self.feed(In::View { view, lineage, round, order });
         }
         let settings = &self.context.settings;
         let waits = Waits { message: NodeContext::span(settings.grace), leave: NodeContext::span(settings.round_timeout) };
-        let mut machine = GossipPeer::new(settings.identity, gossip, waits, (&view, lineage, round));
+        let mut machine = GossipPeer::new(settings.identity, gossip, waits, (&view, lineage, round)).ordered(&order);
         // Members that are faster may have sent already.
         let now = self.context.clock.now();
         for (key, arrived) in &self.streams {

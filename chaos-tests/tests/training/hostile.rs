@@ -54,13 +54,23 @@ fn terms() -> Terms {
 /// An outcome of round 1 that the stranger decided alone.
 fn forged() -> Outcome {
     let (lineage, contributors, absent) = (Lineage(1), vec![STRANGER], vec![]);
-    Outcome { lineage, round: Round(1), terms: terms(), contributors, view: usurped(), absent, momentum_lost: 0, samples: None }
+    Outcome {
+        lineage,
+        round: Round(1),
+        terms: terms(),
+        contributors,
+        view: usurped(),
+        absent,
+        momentum_lost: 0,
+        samples: None,
+        order: vec![],
+    }
 }
 
 /// Every message there is, from somebody who is no member: all well-formed, all wrong.
 fn wrong_messages() -> Vec<Message> {
     let proposal = |inherited| Proposal { outcome: forged(), participants: vec![STRANGER, NodeId(2)], inherited };
-    let contributed = Contributed { terms: Terms { step: Step(99), ..terms() }, samples: None };
+    let contributed = Contributed { terms: Terms { step: Step(99), ..terms() }, samples: None, rates: vec![] };
     let accepted = Some((header(STRANGER, 1).ballot, proposal(true)));
     vec![
         hello(false),

@@ -31,6 +31,7 @@ fn outcome(round: Round, terms: Terms) -> Outcome {
         absent: Vec::new(),
         momentum_lost: 0,
         samples: None,
+        order: Vec::new(),
     }
 }
 

@@ -59,6 +59,8 @@ pub enum In {
         lineage: Lineage,
         /// The next round.
         round: Round,
+        /// Its members in the order that the bandwidth-aware graph stands on, as it was decided.
+        order: Vec<NodeId>,
     },
     /// A control frame about gossip arrived.
     Frame {

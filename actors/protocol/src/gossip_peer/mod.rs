@@ -110,7 +110,7 @@ impl Machine for GossipPeer {
             In::Broken(key) => self.broken(key, out),
             In::Sent(sent) => self.escrow.sent(sent, now.after(ASK_INTERVAL)),
             In::SendFailed(sent) => self.send_failed(sent, now, out),
-            In::View { view, lineage, round } => self.enter(&view, lineage, round, out),
+            In::View { view, lineage, round, order } => self.enter((&view, lineage, round), &order, out),
             In::Frame { header, message } => self.receive(&header, &message, out),
             In::MemberLost(node) => self.member_lost(node),
             In::MemberBack(node) => self.member_back(node, out),
@@ -163,6 +163,13 @@ impl GossipPeer {
         }
     }
 
+    /// The same over the decided order of the members; one that does not name each once stands for ascending ids.
+    #[must_use]
+    pub fn ordered(mut self, order: &[NodeId]) -> Self {
+        self.graph = topology::of(&self.gossip, &self.members, order);
+        self
+    }
+
     /// Push-sum weight that this node answers for: its own numerators', what it holds for the next mix, and what it has in escrow.
     #[must_use]
     pub fn weight(&self) -> f64 {
@@ -205,9 +212,13 @@ impl GossipPeer {
     }
 
     /// Goes over to another view. The exact average that changed it made every weight 1.
-    fn enter(&mut self, view: &View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
+    fn enter(&mut self, (view, lineage, round): (&View, Lineage, Round), order: &[NodeId], out: &mut Outbox<Effect>) {
         self.begin(round, out);
-        let fresh = Self::new(self.identity, self.gossip, self.waits, (view, lineage, round));
+        let mut fresh = Self::new(self.identity, self.gossip, self.waits, (view, lineage, round)).ordered(order);
+        if view.epoch() == self.epoch {
+            // Only the order is another one: the dead of this view are still dead.
+            fresh.lost = std::mem::take(&mut self.lost);
+        }
         let inbox = std::mem::take(&mut self.inbox);
         let Self { leave_by, leaving, written_off, .. } = *self;
         *self = Self { inbox, leave_by, leaving, written_off, ..fresh };

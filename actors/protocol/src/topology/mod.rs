@@ -14,6 +14,7 @@
 mod bandwidth;
 mod bipartite;
 mod complete;
+mod deciding;
 mod exponential;
 mod order;
 mod ring;
@@ -23,8 +24,9 @@ mod tests;
 pub use bandwidth::BandwidthAware;
 pub use bipartite::BipartiteExponential;
 pub use complete::Complete;
+pub use deciding::next_order;
 pub use exponential::{Exponential, hops};
-pub use order::{Rate, Rates, link_time, order_by_rate};
+pub use order::{RATES_MAX, Rate, Rates, link_time, order_by_rate};
 pub use ring::Ring;
 
 use crate::algorithm::{Gossip, TopologyName};

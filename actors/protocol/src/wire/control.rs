@@ -7,6 +7,7 @@ use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round
 use crate::membership::settings::SETTINGS_BYTES_MAX;
 use crate::model::ModelSize;
 use crate::sampler::Progress;
+use crate::topology::{RATES_MAX, Rate};
 use crate::view::{MEMBERS_MAX, View};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -163,6 +164,9 @@ pub struct Contributed {
     pub terms: Terms,
     /// Which samples were left when the round began, if its training follows an elastic sampler.
     pub samples: Option<Progress>,
+    /// How fast its messages reached others, if the gossip graph follows that.
+    #[serde(deserialize_with = "bounded::list::<_, _, RATES_MAX>")]
+    pub rates: Vec<Rate>,
 }
 
 /// Why a running cluster does not admit a node.
