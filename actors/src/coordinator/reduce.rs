@@ -104,7 +104,7 @@ pub async fn run(reduction: Reduction) -> Result<OwnPart, DataEvent> {
     let momentum_outlets = publish_to(&context, plan.place, &Bulk::State, holders);
     let mut sources = Sources::new(&context, &plan, coding.as_ref(), sources);
     let work = Work { context, plan, publication, parameters, coding, encoder, weight, parameter_outlets, momentum_outlets };
-    let mut part = OwnPart::default();
+    let mut part = OwnPart { weight, ..OwnPart::default() };
     for (shard, state) in states {
         let mut momentum = Assembled::default();
         for range in chunks(work.plan.layout.range(shard)) {

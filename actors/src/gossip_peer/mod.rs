@@ -177,8 +177,12 @@ impl GossipPeerState {
         }
     }
 
+    fn staleness(&self) -> u32 {
+        self.settings().map_or(0, |gossip| gossip.staleness)
+    }
+
     fn is_synchronous(&self) -> bool {
-        self.settings().is_none_or(|gossip| gossip.staleness == 0)
+        self.staleness() == 0
     }
 
     async fn enter(&mut self, view: View, lineage: Lineage, round: Round, order: Vec<NodeId>) {
@@ -302,7 +306,7 @@ impl GossipPeerState {
                 Effect::Ship(plan) => self.ship(plan).await,
                 Effect::Forget(sent) => self.acknowledged(sent),
                 Effect::Send { to, frame } => self.context.send_frame(to, &frame),
-                Effect::Late(nodes) => tracing::info!(?nodes, "gossip goes on without late peers"),
+                Effect::Late(nodes) => nodes.into_iter().for_each(|node| self.late(node)),
                 Effect::Left => self.context.actors.tell_membership(MembershipMessage::Leave),
             }
         }
@@ -427,12 +431,18 @@ impl GossipPeerState {
         actors.tell_aggregator(AggregatorMessage::GossipDone { step, weight, contributors, next_step, values, correction });
     }
 
+    fn late(&self, node: NodeId) {
+        let what = format!("{node} is more than {} steps late: gossip goes on without it", self.staleness());
+        tracing::info!("{what}");
+        self.context.status.event(what);
+    }
+
     /// What `status` shows of gossip.
     fn show(&self) {
         let Some(machine) = &self.machine else { return };
-        let late = machine.late().collect();
-        let waits_for = machine.waits_for().collect();
-        self.context.status.gossip(Gossiping { weight: machine.own_weight(), escrowed: machine.escrowed(), late, waits_for });
+        let (weight, escrowed) = (machine.own_weight(), machine.escrowed());
+        let (step, stragglers) = (machine.step(), machine.stragglers());
+        self.context.status.gossip(Gossiping { weight, escrowed, step, stragglers });
     }
 }
 

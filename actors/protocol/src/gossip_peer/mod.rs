@@ -27,7 +27,7 @@ mod inbox;
 mod sending;
 
 pub use escrow::ASK_INTERVAL;
-pub use events::{Effect, In, Key, Mix, Plan, Purpose, Sent, Waits};
+pub use events::{Effect, In, Key, Mix, Plan, Purpose, Sent, Straggler, Waits};
 pub use inbox::PARKED_MAX;
 
 use crate::algorithm::{Gossip, LatePeers};
@@ -52,6 +52,7 @@ enum Phase {
         step: Step,
         /// The peers that the graph lets this node send to in this step.
         out: Vec<NodeId>,
+        since: Instant,
         /// When it goes on without those that are missing.
         until: Instant,
     },
@@ -80,7 +81,8 @@ pub struct GossipPeer {
     inbox: Inbox,
     escrow: Escrow,
     lost: BTreeSet<NodeId>,
-    late: BTreeSet<NodeId>,
+    /// Peers that are done without, and since when.
+    late: BTreeMap<NodeId, Instant>,
     /// The last step that something was heard of, by peer.
     reached: BTreeMap<NodeId, Step>,
     /// Weight that was accepted here and reclaimed by its sender, which had taken this node for dead.
@@ -151,7 +153,7 @@ impl GossipPeer {
             inbox: Inbox::new(reads_max),
             escrow: Escrow::default(),
             lost: BTreeSet::new(),
-            late: BTreeSet::new(),
+            late: BTreeMap::new(),
             reached: BTreeMap::new(),
             debt: 0.0,
             behind: None,
@@ -200,15 +202,27 @@ impl GossipPeer {
         self.written_off
     }
 
-    /// Peers that are more than the staleness bound late, with the last step that was heard of them.
-    pub fn late(&self) -> impl Iterator<Item = (NodeId, Option<Step>)> {
-        self.late.iter().map(|node| (*node, self.reached.get(node).copied()))
+    /// The peers that this node waits for now, and those that it does without because they are late.
+    #[must_use]
+    pub fn stragglers(&self) -> Vec<Straggler> {
+        let straggler = |node: NodeId, since: Instant, skipped: bool| {
+            let reached = self.reached.get(&node).copied();
+            let steps = self.mixing.0.saturating_sub(reached.map_or(0, |reached| reached.0));
+            Straggler { node, steps, since, skipped }
+        };
+        let waited: Vec<_> = match (&self.phase, self.needed()) {
+            (Phase::Gossiping { since, .. }, Some(needed)) => {
+                self.inbox.missing(needed).into_iter().map(|node| straggler(node, *since, false)).collect()
+            }
+            _ => Vec::new(),
+        };
+        self.late.iter().map(|(node, since)| straggler(*node, *since, true)).chain(waited).collect()
     }
 
-    /// Whose messages this node waits for now, with their steps.
-    pub fn waits_for(&self) -> impl Iterator<Item = (Step, NodeId)> {
-        let needed = self.needed();
-        self.inbox.awaited().filter(move |(step, _)| needed.is_some_and(|needed| *step <= needed))
+    /// The step whose mix takes in what arrives now.
+    #[must_use]
+    pub fn step(&self) -> Step {
+        self.mixing
     }
 
     /// Goes over to another view. The exact average that changed it made every weight 1.
@@ -246,7 +260,7 @@ impl GossipPeer {
         self.arrive_at(step, out);
         self.forgive(step);
         let peers = self.graph.peers(&self.members, self.identity.node, turn);
-        for from in peers.inward.iter().filter(|from| !self.lost.contains(from) && !self.late.contains(from)) {
+        for from in peers.inward.iter().filter(|from| !self.lost.contains(from) && !self.late.contains_key(from)) {
             self.inbox.expect(step, *from);
         }
         if self.is_synchronous() {
@@ -254,7 +268,7 @@ impl GossipPeer {
         }
         let patience = self.gossip.late_peers == LatePeers::Wait || self.is_synchronous();
         let until = if patience { now.after(self.waits.message) } else { now };
-        self.phase = Phase::Gossiping { step, out: peers.out, until };
+        self.phase = Phase::Gossiping { step, out: peers.out, since: now, until };
         self.read_on(out);
         self.give_up_late(now, out);
     }
@@ -502,7 +516,7 @@ impl GossipPeer {
     /// Peers that are within the bound again are waited for again.
     fn forgive(&mut self, step: Step) {
         let (reached, staleness) = (&self.reached, u64::from(self.gossip.staleness).max(1));
-        self.late.retain(|peer| reached.get(peer).is_none_or(|reached| reached.0.saturating_add(staleness) < step.0));
+        self.late.retain(|peer, _| reached.get(peer).is_none_or(|reached| reached.0.saturating_add(staleness) < step.0));
     }
 
     fn member_lost(&mut self, node: NodeId) {
@@ -555,7 +569,7 @@ impl GossipPeer {
         let missing = self.needed().map(|needed| self.inbox.missing(needed)).unwrap_or_default();
         for peer in &missing {
             self.inbox.give_up(*peer);
-            self.late.insert(*peer);
+            self.late.insert(*peer, now);
         }
         if !missing.is_empty() {
             out.push(Effect::Late(missing.into_iter().collect()));

@@ -143,15 +143,7 @@ impl GossipBench {
     }
 
     fn measurement<'a>(&'a self, what: &'a str, settings: Vec<(&'static str, String)>, compute_ms: u64) -> Measurement<'a> {
-        Measurement {
-            what,
-            sizes: &self.sizes,
-            settings,
-            steps: self.steps,
-            compute_ms,
-            ideal_bytes: self.sizes.gossip_bytes(),
-            slow: None,
-        }
+        Measurement { what, sizes: &self.sizes, settings, steps: self.steps, compute_ms, ideal_bytes: self.gossip_bytes(), slow: None }
     }
 
     /// With one slow node; so few steps that the bound does not stop the others, who are as many steps ahead in the end.
