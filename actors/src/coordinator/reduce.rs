@@ -56,8 +56,10 @@ pub struct OwnContribution {
 }
 
 /// One contributor's values, read in step with the others.
-enum Source {
+pub enum Source {
+    /// This node's.
     Own(OwnContribution),
+    /// Another's.
     Stream(NodeId, Arrived),
 }
 
@@ -194,7 +196,7 @@ fn parameter_outlets(context: &Arc<NodeContext>, plan: &Plan, publication: &Publ
 }
 
 /// Waits for every contributor's stream and adds up the push-sum weights in ascending id.
-async fn gather(
+pub async fn gather(
     plan: &Plan,
     own: Option<OwnContribution>,
     expected: Vec<(NodeId, oneshot::Receiver<Arrived>)>,
