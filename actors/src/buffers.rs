@@ -125,6 +125,21 @@ impl Frozen {
         self.0.values()
     }
 
+    /// The values, to write, if nobody else has them.
+    pub fn values_mut(&mut self) -> Option<&mut [f32]> {
+        Arc::get_mut(&mut self.0).map(Buffer::values_mut)
+    }
+
+    /// The buffer, to write, if nobody else has it; otherwise a copy.
+    #[must_use]
+    pub fn into_buffer(self, pool: &Arc<Pool>) -> Buffer {
+        Arc::try_unwrap(self.0).unwrap_or_else(|shared| {
+            let mut copy = pool.take(shared.values().len());
+            copy.values_mut().copy_from_slice(shared.values());
+            copy
+        })
+    }
+
     /// The values of `elements` as little-endian bytes, without a copy; they keep the buffer alive.
     #[must_use]
     pub fn bytes(&self, elements: Range<usize>) -> Bytes {
@@ -153,6 +168,31 @@ impl Assembled {
     /// Adds the pieces of another part.
     pub fn extend(&mut self, other: Self) {
         self.pieces.extend(other.pieces);
+    }
+
+    /// Whether there are no pieces.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Takes out the piece that starts at `start`, if it has `length` values.
+    pub fn take_piece(&mut self, start: usize, length: usize) -> Option<Frozen> {
+        self.piece(start).filter(|piece| piece.values().len() == length)?;
+        self.pieces.remove(&start)
+    }
+
+    /// Calls `change(first element, values)` for every piece; pieces that somebody else has are copied first.
+    pub fn update(&mut self, pool: &Arc<Pool>, mut change: impl FnMut(usize, &mut [f32])) {
+        for (start, piece) in &mut self.pieces {
+            if let Some(values) = piece.values_mut() {
+                change(*start, values);
+                continue;
+            }
+            let mut copy = piece.clone().into_buffer(pool);
+            change(*start, copy.values_mut());
+            *piece = copy.freeze();
+        }
     }
 
     /// The chunks in ascending order with their first elements.

@@ -9,6 +9,7 @@ use crate::membership::MembershipMessage;
 use crate::ports::clock::Clock;
 use crate::ports::discovery::Discovery;
 use crate::ports::transport::Transport;
+use crate::rates::RateBook;
 use crate::status::StatusBoard;
 use ractor::ActorRef;
 use slowmo_protocol::algorithm::Algorithm;
@@ -79,6 +80,8 @@ pub struct NodeContext {
     pub actors: Actors,
     /// What the node's admin endpoint shows.
     pub status: Arc<StatusBoard>,
+    /// How fast gossip messages reach their peers.
+    pub rates: RateBook,
     /// Bounds the network events in mailboxes.
     pub credits: Arc<Semaphore>,
 }

@@ -22,6 +22,7 @@ pub mod gossip_peer;
 pub mod membership;
 pub mod node_supervisor;
 pub mod ports;
+pub mod rates;
 pub mod status;
 pub mod streams;
 mod timer;

@@ -36,6 +36,19 @@ pub struct Event {
     pub what: String,
 }
 
+/// A node's gossip.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Gossiping {
+    /// Push-sum weight of the node's own numerators.
+    pub weight: f64,
+    /// Push-sum weight on its way to others.
+    pub escrowed: f64,
+    /// Peers that are more than the staleness bound late, which it does without, with the last step that was heard of them.
+    pub late: Vec<(NodeId, Option<Step>)>,
+    /// Messages that its training threads wait for.
+    pub waits_for: Vec<(Step, NodeId)>,
+}
+
 /// A node as it sees itself and the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct NodeStatus {
@@ -65,6 +78,8 @@ pub struct NodeStatus {
     pub momentum_lost: u64,
     /// `‖x − x̄‖ / ‖x̄‖` of this node at its last contribution.
     pub disagreement: Option<f32>,
+    /// Its gossip, if it gossips.
+    pub gossip: Option<Gossiping>,
     /// Why no round is decided, and what would release it.
     pub waiting_for: Option<String>,
     /// What keeps this node from being a member.
@@ -132,6 +147,11 @@ impl StatusBoard {
         });
     }
 
+    /// How gossip stands.
+    pub fn gossip(&self, gossip: Gossiping) {
+        self.with(|status| status.gossip = Some(gossip));
+    }
+
     /// Why nothing is decided.
     pub fn waiting(&self, why: Option<String>) {
         self.with(|status| status.waiting_for = why);
@@ -184,6 +204,7 @@ mod tests {
             absent: Vec::new(),
             momentum_lost: 0,
             samples: None,
+            order: Vec::new(),
         };
         board.decided(&outcome, None, Span(0));
     }

@@ -131,6 +131,15 @@ pub enum StepError {
         /// Which value of which tensor.
         error: FreezeError,
     },
+    /// Overlapped gossip: a value is not finite. What had arrived was mixed into the parameters, nothing was sent, and the step
+    /// counter did not move.
+    #[error("step {step}: {error}; what had arrived was mixed into the parameters, and nothing was sent")]
+    NotSent {
+        /// The inner step.
+        step: u64,
+        /// Which value of which tensor.
+        error: FreezeError,
+    },
     /// The slow step divides by the learning rate.
     #[error(
         "step {step} closes an outer round, which divides by the learning rate, but it is {learning_rate}: pass the inner optimizer's rate, finite and above 0"

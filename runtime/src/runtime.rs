@@ -21,6 +21,7 @@ use slowmo_actors::ports::clock::TokioClock;
 use slowmo_actors::ports::device::Device;
 use slowmo_actors::ports::discovery::Discovery;
 use slowmo_actors::ports::transport::{LocalPeer, Traffic, Transport, TransportEvent};
+use slowmo_actors::rates::RateBook;
 use slowmo_actors::status::StatusBoard;
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
@@ -212,6 +213,7 @@ impl RuntimeBuilder {
             pool: Pool::new(),
             actors: Actors::default(),
             status: StatusBoard::new(),
+            rates: RateBook::default(),
             credits: Arc::new(Semaphore::new(MAILBOX_CREDITS_MAX)),
         });
         let workers = Arc::new(OnceLock::new());

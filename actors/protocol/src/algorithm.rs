@@ -52,7 +52,7 @@ impl Gossip {
     }
 }
 
-/// Who gossips with whom.
+/// Who gossips with whom; the graphs are in [`crate::topology`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TopologyName {
     /// Directed exponential: hops 1, 2, 4, … for one peer a step.
@@ -183,6 +183,11 @@ pub enum AlgorithmError {
     /// `staleness` above its bound.
     #[error("staleness = {0}: a message may be at most {STALENESS_MAX} steps late; set staleness to 0 (synchronous) … {STALENESS_MAX}")]
     Staleness(u32),
+    /// `late_peers = "skip"` with synchronous gossip.
+    #[error(
+        "late_peers = \"skip\" does without every message that is not here yet, and staleness = 0 has no time for them: set staleness to 1 or more"
+    )]
+    SynchronousSkips,
     /// `no_average` with overlapped gossip.
     #[error("no_average takes the slow step on what the same step's gossip brought: set staleness = 0")]
     NoAverageIsSynchronous,
@@ -245,6 +250,12 @@ impl OuterOptimizer {
 }
 
 impl Algorithm {
+    /// Whether the gossip graph stands on an order of the members by measured rates.
+    #[must_use]
+    pub fn orders_by_rate(&self) -> bool {
+        matches!(self.base, Base::Sgp(Gossip { topology: TopologyName::BandwidthAware, .. }))
+    }
+
     /// Checks every value; an algorithm that passes never fails in the schedule.
     ///
     /// # Errors
@@ -254,6 +265,7 @@ impl Algorithm {
             Base::LocalSgd { frequency: 0 } => return Err(AlgorithmError::FrequencyZero),
             Base::Sgp(Gossip { peers_per_step: 0, .. }) => return Err(AlgorithmError::PeersZero),
             Base::Sgp(Gossip { staleness, .. }) if staleness > STALENESS_MAX => return Err(AlgorithmError::Staleness(staleness)),
+            Base::Sgp(Gossip { staleness: 0, late_peers: LatePeers::Skip, .. }) => return Err(AlgorithmError::SynchronousSkips),
             _ => {}
         }
         if self.average_every == Some(0) {

@@ -32,14 +32,33 @@ pub fn scale(target: &mut [f32], values: &[f32], scale: f32) {
     }
 }
 
-/// The numerator after the user's optimizer stepped on the de-biased model: `x' = x + (z' − z)` with `x = w·z`
-/// (gradient taken at `z`, step taken on `x`; algorithm section 2). `values` holds `z'` and becomes `x'`.
-pub fn rebias(values: &mut [f32], debiased_before: &[f32], weight: f64) {
-    let excess = (weight - 1.0) as f32;
-    for (value, before) in values.iter_mut().zip(debiased_before) {
-        *value += excess * before;
+/// `target = scale · target + factor · values`: a gossip message becomes a correction in its own place.
+pub fn blend(target: &mut [f32], scale: f32, values: &[f32], factor: f32) {
+    for (target, value) in target.iter_mut().zip(values) {
+        *target = scale * *target + factor * value;
     }
 }
+
+/// Turns the model that the user's optimizer stepped on into the mixed one: the numerators are `x = z + correction`, the model is
+/// `x / weight` (gradient taken at `z`, step taken on `x`; algorithm section 2). `numerators` holds the correction and becomes
+/// `x`. Returns whether all numerators are finite.
+pub fn correct(model: &mut [f32], numerators: &mut [f32], weight: f64) -> bool {
+    let weight = weight as f32;
+    let mut exponents = 0;
+    for (value, numerator) in model.iter_mut().zip(numerators) {
+        let x = *value + *numerator;
+        exponents |= u32::from(x.to_bits() & INFINITE == INFINITE);
+        *numerator = x;
+        *value = x;
+    }
+    if weight != 1.0 {
+        model.iter_mut().for_each(|value| *value /= weight);
+    }
+    exponents == 0
+}
+
+/// All bits of the exponent: infinities and NaN have them set.
+const INFINITE: u32 = 0x7f80_0000;
 
 #[cfg(test)]
 mod tests {
@@ -54,13 +73,24 @@ mod tests {
     }
 
     #[test]
-    fn rebias_steps_on_the_numerator() {
-        // w = 0.5, z = 4, so x = 2; the optimizer moved z by −1: x' = 1.
-        let mut values = [3.0f32];
-        rebias(&mut values, &[4.0], 0.5);
-        assert_eq!(values, [1.0]);
-        let mut untouched = [3.0f32];
-        rebias(&mut untouched, &[4.0], 1.0);
-        assert_eq!(untouched, [3.0]);
+    fn a_correction_steps_on_the_numerator() {
+        // w = 0.5, z = 4, so x = 2; the optimizer moved z by −1, and 0.25 · 6 arrived with weight 0.25.
+        let (mut model, mut correction) = ([3.0f32], [6.0f32]);
+        blend(&mut correction, 0.25, &[4.0], 0.5 - 1.0);
+        assert!(correct(&mut model, &mut correction, 0.75));
+        assert_eq!((model, correction), ([2.5 / 0.75], [2.5]));
+        let (mut model, mut none) = ([3.0f32, -7.5], [0.0f32; 2]);
+        assert!(correct(&mut model, &mut none, 1.0));
+        assert_eq!((model, none), ([3.0, -7.5], [3.0, -7.5]));
+    }
+
+    #[test]
+    fn values_that_are_not_finite_are_noticed() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let (mut model, mut none) = ([1.0, bad, 2.0], [0.0f32; 3]);
+            assert!(!correct(&mut model, &mut none, 1.0));
+        }
+        let (mut model, mut correction) = ([f32::MAX], [f32::MAX]);
+        assert!(!correct(&mut model, &mut correction, 1.0), "overflow");
     }
 }

@@ -70,6 +70,19 @@ pub fn due(algorithm: &Algorithm, step: Step) -> Due {
     Due { exchange, whole_slow_step: true }
 }
 
+/// The first step after `step` that closes a round or is an exact average; `None` if there never is one.
+#[must_use]
+pub fn next_boundary(algorithm: &Algorithm, step: Step) -> Option<Step> {
+    let frequency = match algorithm.base {
+        Base::LocalSgd { frequency } => Some(frequency),
+        _ => None,
+    };
+    let frequencies = [frequency, algorithm.average_every, algorithm.outer.map(|outer| outer.frequency)];
+    // Step `n` closes where `n + 1` is a multiple.
+    let next = |frequency: u64| step.0.saturating_add(1).checked_div(frequency)?.saturating_add(1).checked_mul(frequency)?.checked_sub(1);
+    frequencies.into_iter().flatten().filter_map(next).min().map(Step)
+}
+
 /// How many gossips fire before inner step `step`: where the walk over the gossip graph stands, the same on every node, also on
 /// one that jumped here past steps that it never took.
 #[must_use]
@@ -195,6 +208,21 @@ mod tests {
             }
         }
         assert_eq!(gossips_before(&algorithm(Base::None, None), Step(9)), 0);
+    }
+
+    #[test]
+    fn the_next_boundary_is_found_without_walking_there() {
+        let bases = [Base::Sgp(Gossip::synchronous(1)), Base::LocalSgd { frequency: 5 }, Base::None];
+        for base in bases {
+            for (outer, average_every) in [(None, None), (Some((4, true, true)), None), (Some((6, true, true)), Some(7)), (None, Some(1))] {
+                let algorithm = Algorithm { average_every, ..algorithm(base, outer) };
+                for step in 0..30 {
+                    let walked = (step + 1..100).find(|n| due(&algorithm, Step(*n)).is_boundary()).map(Step);
+                    assert_eq!(next_boundary(&algorithm, Step(step)), walked, "{base:?} {outer:?} {average_every:?} at {step}");
+                }
+            }
+        }
+        assert_eq!(next_boundary(&algorithm(Base::None, Some((4, true, true))), Step(u64::MAX)), None);
     }
 
     #[test]

@@ -33,12 +33,25 @@ pub enum AggregatorMessage {
     GossipDone {
         /// The inner step that it belongs to.
         step: Step,
-        /// The push-sum weight now.
+        /// The push-sum weight of the values.
         weight: f64,
         /// Nodes whose values were mixed, this one included.
         contributors: usize,
-        /// The new numerators.
+        /// The inner step that follows.
+        next_step: Step,
+        /// The new numerators, or what is added to the model to get them.
         values: Assembled,
+        /// Whether it is the latter.
+        correction: bool,
+    },
+    /// What was in flight is in the contribution.
+    Settled {
+        /// The inner step that it belongs to.
+        step: Step,
+        /// The contribution's push-sum weight.
+        weight: f64,
+        /// The contribution.
+        frozen: Frozen,
     },
     /// The node's own slow step is done.
     WholeStepDone(Box<super::WholeState>, Assembled),

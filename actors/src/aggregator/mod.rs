@@ -17,6 +17,7 @@ use crate::timer::Timer;
 use crate::worker::Exchanged;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::aggregator::{Aggregator, Effect, In, Request, Task, Values};
+use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::coordinator::{Outcome, Terms};
 use slowmo_protocol::ident::Round;
 use slowmo_protocol::machine::{Machine, Outbox};
@@ -50,6 +51,8 @@ pub struct AggregatorState {
     donated: Option<Arc<Assembled>>,
     /// The values of the gossip that is complete, until the workers take them.
     gossiped: Assembled,
+    /// Whether those are a correction of the training threads' model.
+    correction: bool,
     /// The values after the node's own slow step, until the workers take them.
     stepped: Assembled,
     whole: Option<Box<WholeState>>,
@@ -82,18 +85,25 @@ impl Actor for AggregatorActor {
                 state.donated = donated.map(Arc::new).or(state.donated.take());
                 state.round_decided(outcome, values, drained);
             }
-            AggregatorMessage::GossipDone { step, weight, contributors, values } if state.machine.awaits_gossip(step) => {
-                state.gossiped = values;
-                state.feed(In::GossipDone { step, weight, contributors });
+            AggregatorMessage::GossipDone { step, weight, contributors, next_step, values, correction }
+                if state.machine.awaits_gossip(step) =>
+            {
+                (state.gossiped, state.correction) = (values, correction);
+                state.feed(In::GossipDone { step, weight, contributors, next_step });
+            }
+            AggregatorMessage::Settled { step, weight, frozen } if state.machine.awaits_settling(step) => {
+                state.frozen = Some(frozen);
+                state.feed(In::Settled { step, weight });
             }
             // A round that was decided meanwhile has released the workers.
-            AggregatorMessage::GossipDone { .. } => {}
+            AggregatorMessage::GossipDone { .. } | AggregatorMessage::Settled { .. } => {}
             AggregatorMessage::Tick => {
                 state.timer.disarm();
                 state.feed(In::Tick);
             }
             AggregatorMessage::WholeStepDone(whole, values) => {
-                (state.whole, state.stepped) = (Some(whole), values);
+                (state.whole, state.stepped) = (Some(whole), values.clone());
+                state.context.actors.tell_gossip_peer(GossipPeerMessage::Stepped(values));
                 state.feed(In::WholeStepDone);
             }
             AggregatorMessage::Failed(error) => state.fail(&error),
@@ -112,7 +122,7 @@ impl AggregatorState {
     fn new(context: Arc<NodeContext>) -> Self {
         let timeout = NodeContext::span(context.settings.round_timeout);
         Self {
-            machine: Aggregator::new(context.settings.workers, timeout),
+            machine: Aggregator::new(context.settings.workers, matches!(context.settings.algorithm.base, Base::Sgp(_)), timeout),
             out: Outbox::default(),
             context,
             replies: BTreeMap::new(),
@@ -124,6 +134,7 @@ impl AggregatorState {
             decided: Assembled::default(),
             donated: None,
             gossiped: Assembled::default(),
+            correction: false,
             stepped: Assembled::default(),
             whole: None,
             members: Arc::default(),
@@ -168,29 +179,43 @@ impl AggregatorState {
         for effect in self.out.take() {
             match effect {
                 Effect::Round { round, terms, weight } => self.start_round(round, terms, weight),
-                Effect::Gossip { step, round, weight } => {
+                Effect::Gossip { step, round } => {
+                    let frozen = self.frozen.take();
+                    self.context.actors.tell_gossip_peer(GossipPeerMessage::Gossip { step, round, frozen });
+                }
+                Effect::Settle { step, round } => {
                     if let Some(frozen) = self.frozen.take() {
-                        self.context.actors.tell_gossip_peer(GossipPeerMessage::Gossip { step, round, weight, frozen });
+                        self.context.actors.tell_gossip_peer(GossipPeerMessage::Settle { step, round, frozen });
                     }
                 }
                 Effect::WholeStep { values, gamma } => self.start_whole_step(values, gamma, myself),
                 Effect::Release { values, weight, outcome, contributors, next_step, drained } => {
+                    let correction = values == Values::Gossiped && self.correction;
                     let values = self.take(values);
                     let (members, members_before) = (Arc::clone(&self.members), Arc::clone(&self.members_before));
                     let values = Arc::new(values);
                     // Gradients do not go with it.
                     let parameters = outcome.as_ref().is_some_and(|outcome| outcome.terms.carries_parameters());
                     let donated = self.donated.take_if(|_| parameters);
-                    let exchanged =
-                        Exchanged { values, donated, weight, outcome, contributors, members, members_before, next_step, drained };
-                    self.answer(&Ok(exchanged));
+                    self.answer(Ok(Exchanged {
+                        values,
+                        correction,
+                        donated,
+                        weight,
+                        outcome,
+                        contributors,
+                        members,
+                        members_before,
+                        next_step,
+                        drained,
+                    }));
                 }
-                Effect::Unchanged => self.answer(&Err(ExchangeError::PassedOver)),
-                Effect::Drained => self.answer(&Err(ExchangeError::Drained)),
-                Effect::Missing { workers, waited } => self.answer(&Err(ExchangeError::WorkersMissing { workers, waited })),
+                Effect::Unchanged => self.answer(Err(ExchangeError::PassedOver)),
+                Effect::Drained => self.answer(Err(ExchangeError::Drained)),
+                Effect::Missing { workers, waited } => self.answer(Err(ExchangeError::WorkersMissing { workers, waited })),
                 Effect::Disagree { worker, asked, before } => {
                     let (asked, before) = (Box::new(asked), Box::new(before));
-                    self.answer(&Err(ExchangeError::WorkersDisagree { worker, asked, before }));
+                    self.answer(Err(ExchangeError::WorkersDisagree { worker, asked, before }));
                 }
             }
         }
@@ -201,6 +226,7 @@ impl AggregatorState {
         let (samples, donation) = (self.samples.take(), self.donation.take());
         if request.task == Task::Found {
             self.context.pool.keep_at_most(SPARE_MODELS_MAX * frozen.values().len());
+            self.context.actors.tell_gossip_peer(GossipPeerMessage::Model(usize::try_from(model.parameters).unwrap_or(usize::MAX)));
             self.context.actors.tell_membership(MembershipMessage::Synchronize(model));
         }
         let contribution = ContributeMessage { round, terms, weight, model, frozen, donation, samples };
@@ -241,16 +267,22 @@ impl AggregatorState {
 
     fn fail(&mut self, error: &ExchangeError) {
         self.feed(In::Failed);
-        self.answer(&Err(error.clone()));
+        self.answer(Err(error.clone()));
     }
 
-    fn answer(&mut self, result: &Result<Exchanged, ExchangeError>) {
+    fn answer(&mut self, result: Result<Exchanged, ExchangeError>) {
         let passed_over = matches!(result, Err(ExchangeError::PassedOver));
         self.failed |= result.is_err() && !passed_over;
         (self.request, self.frozen, self.donation, self.samples) = (None, None, None, None);
         (self.gossiped, self.stepped) = Default::default();
-        for (_, reply) in std::mem::take(&mut self.replies) {
+        let mut replies = std::mem::take(&mut self.replies);
+        // The last one gets the values themselves: a correction is overwritten in place where nobody else has it.
+        let last = replies.pop_last();
+        for (_, reply) in replies {
             _ = reply.send(result.clone());
+        }
+        if let Some((_, reply)) = last {
+            _ = reply.send(result);
         }
     }
 

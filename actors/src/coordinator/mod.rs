@@ -63,6 +63,8 @@ pub struct CoordinatorState {
     /// Since when the attempt under way publishes.
     publishes_since: Instant,
     epoch: Epoch,
+    /// The order of the gossip graph that the gossip peer was told last.
+    order: Vec<NodeId>,
 }
 
 impl Actor for CoordinatorActor {
@@ -122,6 +124,7 @@ impl CoordinatorState {
             round: None,
             publishes_since: Instant(0),
             epoch: Epoch(0),
+            order: Vec::new(),
         }
     }
 
@@ -138,7 +141,9 @@ impl CoordinatorState {
         }
         self.contributed = Some(Contributed { weight, frozen, donation, encoder: None });
         let copies = self.context.settings.joiner_buffers == JoinerBuffers::Copy;
-        self.feed(In::Contribute { round, terms, samples, buffers: if copies { model.optimizer } else { 0 } });
+        let settings = &self.context.settings;
+        let rates = if settings.algorithm.orders_by_rate() { self.context.rates.read() } else { Vec::new() };
+        self.feed(In::Contribute { round, terms, samples, rates, buffers: if copies { model.optimizer } else { 0 } });
     }
 
     fn inspect(&self) -> Inspection {
@@ -250,10 +255,12 @@ impl CoordinatorState {
         if drained {
             self.context.status.standing(Standing::Left);
         }
-        if outcome.view.epoch() != self.epoch || outcome.terms.kind == slowmo_protocol::coordinator::RoundKind::Found {
+        let another = outcome.view.epoch() != self.epoch || outcome.order != self.order;
+        if another || outcome.terms.kind == slowmo_protocol::coordinator::RoundKind::Found {
             self.epoch = outcome.view.epoch();
-            let (view, lineage) = (outcome.view.clone(), outcome.lineage);
-            actors.tell_gossip_peer(GossipPeerMessage::View { view, lineage, round: place.round });
+            self.order.clone_from(&outcome.order);
+            let (view, lineage, order) = (outcome.view.clone(), outcome.lineage, outcome.order.clone());
+            actors.tell_gossip_peer(GossipPeerMessage::View { view, lineage, round: place.round, order });
         }
         actors.tell_membership(MembershipMessage::Decided {
             view: outcome.view.clone(),
@@ -298,6 +305,7 @@ fn settings(context: &NodeContext) -> Settings {
         identity: node.identity,
         replicas: node.replicas,
         keeps_state: node.algorithm.outer.is_some_and(|outer| outer.sharded),
+        orders_by_rate: node.algorithm.orders_by_rate(),
         copies_buffers: (node.joiner_buffers == JoinerBuffers::Copy).then_some(node.algorithm.buffers),
         quorum: node.quorum,
         on_momentum_loss: node.on_momentum_loss,

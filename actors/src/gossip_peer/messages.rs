@@ -1,15 +1,20 @@
 //! What the gossip peer is told.
 
+use super::payload::Payload;
 use crate::buffers::{Assembled, Frozen};
 use crate::context::Credit;
 use crate::streams::Arrived;
+use slowmo_protocol::gossip_peer::{Key, Mix, Plan, Sent};
 use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
 use slowmo_protocol::view::View;
 use slowmo_protocol::wire::{Header, Message};
+use std::sync::Arc;
 
 /// Messages to the gossip peer.
 pub enum GossipPeerMessage {
-    /// The view of the next round, where it is another one.
+    /// How many values the model has.
+    Model(usize),
+    /// The view of the next round, where it or the order of its members is another one.
     View {
         /// Its members.
         view: View,
@@ -17,6 +22,8 @@ pub enum GossipPeerMessage {
         lineage: Lineage,
         /// The next round.
         round: Round,
+        /// Its members in the decided order of the gossip graph.
+        order: Vec<NodeId>,
     },
     /// The node finished an inner step and gossips.
     Gossip {
@@ -24,26 +31,41 @@ pub enum GossipPeerMessage {
         step: Step,
         /// The round it works towards.
         round: Round,
-        /// The node's push-sum weight.
-        weight: f64,
-        /// The node's numerator.
+        /// Synchronous: the model as the training thread left it.
+        frozen: Option<Frozen>,
+    },
+    /// The node finished the inner step of an exact average.
+    Settle {
+        /// The inner step.
+        step: Step,
+        /// The round it works towards.
+        round: Round,
+        /// The model, and buffers behind it, as the training thread left them.
         frozen: Frozen,
     },
+    /// Overlapped: the numerators after the training thread mixed.
+    Numerators {
+        /// The inner step.
+        step: Step,
+        /// The numerators.
+        values: Assembled,
+        /// Not all of them are finite: they must not be sent.
+        withheld: bool,
+    },
+    /// The numerators after the node's own slow step, of the same push-sum weight.
+    Stepped(Assembled),
     /// A control frame about gossip.
     Frame(Header, Box<Message>, Credit),
     /// A gossip stream.
     Stream(Arrived, Credit),
-    /// The data movements of a gossip are complete.
-    Mixed {
-        /// The inner step.
-        step: Step,
-        /// The senders with the weight each sent, ascending.
-        arrived: Vec<(NodeId, f64)>,
-        /// Out-peers that could not be sent to, whose share stayed here.
-        returned: Vec<NodeId>,
-        /// The new numerator.
-        values: Assembled,
-    },
+    /// A message was read, or could not be.
+    Read(Key, Option<Assembled>),
+    /// A message was sent as a whole, or not.
+    Sent(Sent, bool),
+    /// The message of a plan is ready to be sent.
+    Encoded(Arc<Plan>, Payload),
+    /// The arithmetic of a mix is done.
+    Mixed(Mix, Values),
     /// A member is gone.
     MemberLost(NodeId),
     /// A member that was thought gone is alive.
@@ -52,4 +74,14 @@ pub enum GossipPeerMessage {
     Leave(Round),
     /// A deadline passed.
     Tick,
+}
+
+/// What a mix results in.
+pub enum Values {
+    /// Synchronous: the new numerators.
+    Numerators(Assembled),
+    /// Overlapped: what is added to the training threads' model.
+    Correction(Assembled),
+    /// Before an exact average: the node's contribution.
+    Contribution(Frozen),
 }

@@ -1,46 +1,81 @@
-//! The gossip peer actor: one per node. Push-sum exchange with the peers of each step.
+//! The gossip peer actor: one per node. Push-sum exchange with the peers of each step, behind the computation of the next one.
+//!
+//! | file | does |
+//! |---|---|
+//! | `arithmetic` | mixes, on a thread of its own |
+//! | `transfer` | one message as a stream, out or in |
+//! | `payload` | a message's values, as float32 or encoded |
+//! | `shipments` | what was sent and may come back |
 
-mod exchange;
+mod arithmetic;
 mod messages;
+mod payload;
+mod shipments;
+mod transfer;
 
-pub use messages::GossipPeerMessage;
+pub use messages::{GossipPeerMessage, Values};
+pub use payload::Payload;
 
 use crate::aggregator::AggregatorMessage;
 use crate::buffers::{Assembled, Frozen};
 use crate::context::NodeContext;
 use crate::membership::MembershipMessage;
-use crate::streams::{Arrived, StreamInbox};
+use crate::status::Gossiping;
+use crate::streams::Arrived;
 use crate::timer::Timer;
-use exchange::Mixed;
+use arithmetic::{Job, Jobs, Part};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use slowmo_protocol::algorithm::Base;
-use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Plan, Waits};
+use shipments::Shipments;
+use slowmo_protocol::algorithm::{Base, Gossip, WireType};
+use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, PARKED_MAX, Plan, Purpose, Waits};
 use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
 use slowmo_protocol::machine::{Machine, Outbox};
-use slowmo_protocol::schedule::gossips_before;
+use slowmo_protocol::schedule::{gossips_before, next_boundary};
 use slowmo_protocol::view::View;
 use slowmo_protocol::wire::Bulk;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Gossip streams that may wait until this node reaches their step; a faster peer's further ones are stopped.
-pub const GOSSIP_STREAMS_PARKED_MAX: usize = 1024;
-
-/// Which gossip stream: the round it belongs to, the sender's inner step, the sender.
-type Key = (Round, Step, NodeId);
+use tokio::task::{AbortHandle, JoinSet};
 
 /// The shell of the gossip peer.
 pub struct GossipPeerActor;
 
-/// The gossip peer's machine (once there is a view) and its streams.
+/// The gossip peer's machine (once there is a view), its streams and values.
 pub struct GossipPeerState {
     machine: Option<GossipPeer>,
     out: Outbox<Effect>,
     context: Arc<NodeContext>,
+    myself: ActorRef<GossipPeerMessage>,
     timer: Timer,
-    streams: StreamInbox<Key>,
+    jobs: Jobs,
+    round: Round,
+    /// How many values a message has; 0 until the model is known.
+    elements: usize,
+    /// Streams that the machine has not asked to be read yet.
+    streams: BTreeMap<Key, Arrived>,
+    reading: BTreeMap<Key, Reading>,
+    /// Messages that have arrived: those that are accepted wait for the next mix.
+    arrived: BTreeMap<Key, Part>,
+    sending: JoinSet<()>,
+    shipments: Shipments,
+    /// What the training threads left of the model in this exchange.
     frozen: Option<Frozen>,
-    mixed: Assembled,
-    exchange: Option<tokio::task::AbortHandle>,
+    /// Synchronous: the numerators as shipped, and which part of them stays.
+    shipped: Option<Part>,
+    /// Overlapped: what is sent when the training thread has mixed.
+    plan: Option<Plan>,
+    /// Synchronous: the numerators that the model in the training threads comes from, with their weight.
+    last: Option<(Assembled, f64)>,
+    /// The weight of the last mix.
+    weight: f64,
+    /// Overlapped: the training threads mix, so that nobody else knows the numerators.
+    training_mixes: bool,
+}
+
+/// A message that is being read.
+struct Reading {
+    scale: f32,
+    task: AbortHandle,
 }
 
 impl Actor for GossipPeerActor {
@@ -48,61 +83,120 @@ impl Actor for GossipPeerActor {
     type State = GossipPeerState;
     type Arguments = Arc<NodeContext>;
 
-    async fn pre_start(&self, _: ActorRef<Self::Msg>, context: Arc<NodeContext>) -> Result<GossipPeerState, ActorProcessingErr> {
-        let streams = StreamInbox::new(GOSSIP_STREAMS_PARKED_MAX);
-        let (timer, out, mixed) = (Timer::default(), Outbox::default(), Assembled::default());
-        Ok(GossipPeerState { machine: None, out, context, timer, streams, frozen: None, mixed, exchange: None })
+    async fn pre_start(&self, myself: ActorRef<Self::Msg>, context: Arc<NodeContext>) -> Result<GossipPeerState, ActorProcessingErr> {
+        Ok(GossipPeerState::new(context, myself))
     }
 
     async fn handle(
         &self,
-        myself: ActorRef<Self::Msg>,
+        _: ActorRef<Self::Msg>,
         message: GossipPeerMessage,
         state: &mut GossipPeerState,
     ) -> Result<(), ActorProcessingErr> {
-        match message {
-            GossipPeerMessage::View { view, lineage, round } => state.enter(view, lineage, round),
-            GossipPeerMessage::Gossip { step, round, weight, frozen } => {
-                state.frozen = Some(frozen);
-                let turn = gossips_before(&state.context.settings.algorithm, step);
-                state.feed(In::Gossip { step, turn, round, weight });
-            }
-            GossipPeerMessage::Frame(header, message, _credit) => state.feed(In::Frame { header, message }),
-            GossipPeerMessage::Stream(arrived, _credit) => state.deliver(arrived),
-            GossipPeerMessage::Mixed { step, arrived, returned, values } => {
-                state.mixed = values;
-                state.feed(In::Mixed { step, arrived, returned });
-            }
-            GossipPeerMessage::MemberLost(node) => state.feed(In::MemberLost(node)),
-            GossipPeerMessage::MemberBack(node) => state.feed(In::MemberBack(node)),
-            GossipPeerMessage::Leave(_) if state.machine.is_none() => state.context.actors.tell_membership(MembershipMessage::Leave),
-            GossipPeerMessage::Leave(round) => state.feed(In::Leave(round)),
-            GossipPeerMessage::Tick => {
-                state.timer.disarm();
-                state.feed(In::Tick);
-            }
-        }
-        state.execute(&myself);
+        state.take(message).await;
+        state.execute().await;
+        while state.sending.try_join_next().is_some() {}
         let deadline = state.machine.as_ref().and_then(GossipPeer::next_deadline);
-        state.timer.arm(deadline, state.context.clock.now(), &myself, || GossipPeerMessage::Tick);
+        let (now, myself) = (state.context.clock.now(), state.myself.clone());
+        state.timer.arm(deadline, now, &myself, || GossipPeerMessage::Tick);
         Ok(())
     }
 
     async fn post_stop(&self, _: ActorRef<Self::Msg>, state: &mut GossipPeerState) -> Result<(), ActorProcessingErr> {
-        state.abort_exchange();
+        state.forget_all();
         Ok(())
     }
 }
 
 impl GossipPeerState {
-    fn enter(&mut self, view: View, lineage: Lineage, round: Round) {
-        let settings = &self.context.settings;
-        let Base::Sgp(gossip) = settings.algorithm.base else { return };
-        if self.machine.is_some() {
-            return self.feed(In::View { view, lineage, round });
+    fn new(context: Arc<NodeContext>, myself: ActorRef<GossipPeerMessage>) -> Self {
+        Self {
+            machine: None,
+            out: Outbox::default(),
+            timer: Timer::default(),
+            jobs: arithmetic::start(Arc::clone(&context.pool), wire(&context), myself.clone()),
+            context,
+            myself,
+            round: Round::FOUNDING,
+            elements: 0,
+            streams: BTreeMap::new(),
+            reading: BTreeMap::new(),
+            arrived: BTreeMap::new(),
+            sending: JoinSet::new(),
+            shipments: Shipments::default(),
+            frozen: None,
+            shipped: None,
+            plan: None,
+            last: None,
+            weight: 1.0,
+            training_mixes: false,
         }
+    }
+
+    async fn take(&mut self, message: GossipPeerMessage) {
+        match message {
+            GossipPeerMessage::Model(elements) => self.elements = elements,
+            GossipPeerMessage::View { view, lineage, round, order } => self.enter(view, lineage, round, order).await,
+            GossipPeerMessage::Gossip { step, round, frozen } => self.gossip(step, round, frozen).await,
+            GossipPeerMessage::Settle { step, round, frozen } => {
+                self.go_to(round).await;
+                self.frozen = Some(frozen);
+                self.feed(In::Settle { step, round });
+            }
+            GossipPeerMessage::Numerators { step, values, withheld } => self.numerators(step, values, withheld).await,
+            GossipPeerMessage::Stepped(values) => {
+                self.last = Some((values.clone(), self.weight));
+                self.work(Job::Last(values, self.weight)).await;
+            }
+            GossipPeerMessage::Frame(header, message, _credit) => self.feed(In::Frame { header, message }),
+            GossipPeerMessage::Stream(arrived, _credit) => self.offered(arrived),
+            GossipPeerMessage::Read(key, values) => self.read(key, values),
+            GossipPeerMessage::Sent(sent, true) => self.feed(In::Sent(sent)),
+            GossipPeerMessage::Sent(sent, false) => self.feed(In::SendFailed(sent)),
+            GossipPeerMessage::Encoded(plan, payload) => self.send(&plan, payload),
+            GossipPeerMessage::Mixed(mix, values) => self.mixed(&mix, values),
+            GossipPeerMessage::MemberLost(node) => self.feed(In::MemberLost(node)),
+            GossipPeerMessage::MemberBack(node) => self.feed(In::MemberBack(node)),
+            GossipPeerMessage::Leave(_) if self.machine.is_none() => self.context.actors.tell_membership(MembershipMessage::Leave),
+            GossipPeerMessage::Leave(round) => {
+                self.go_to(round).await;
+                self.feed(In::Leave(round));
+            }
+            GossipPeerMessage::Tick => {
+                self.timer.disarm();
+                self.feed(In::Tick);
+            }
+        }
+    }
+
+    fn settings(&self) -> Option<Gossip> {
+        match self.context.settings.algorithm.base {
+            Base::Sgp(gossip) => Some(gossip),
+            _ => None,
+        }
+    }
+
+    fn is_synchronous(&self) -> bool {
+        self.settings().is_none_or(|gossip| gossip.staleness == 0)
+    }
+
+    async fn enter(&mut self, view: View, lineage: Lineage, round: Round, order: Vec<NodeId>) {
+        let Some(gossip) = self.settings() else { return };
+        self.reset(round).await;
+        if self.machine.is_some() {
+            return self.feed(In::View { view, lineage, round, order });
+        }
+        let settings = &self.context.settings;
         let waits = Waits { message: NodeContext::span(settings.grace), leave: NodeContext::span(settings.round_timeout) };
-        self.machine = Some(GossipPeer::new(settings.identity, lineage, &view, gossip.peers_per_step, waits));
+        let mut machine = GossipPeer::new(settings.identity, gossip, waits, (&view, lineage, round)).ordered(&order);
+        // Members that are faster may have sent already.
+        let now = self.context.clock.now();
+        for (key, arrived) in &self.streams {
+            if let Bulk::Gossip { weight, .. } = arrived.content {
+                machine.handle(In::Offered { header: arrived.header, step: key.1, weight }, now, &mut self.out);
+            }
+        }
+        self.machine = Some(machine);
     }
 
     fn feed(&mut self, event: In) {
@@ -112,53 +206,230 @@ impl GossipPeerState {
         }
     }
 
-    /// A peer may have heard of a decided round, and of its view, before this node: its stream waits here.
-    fn deliver(&mut self, arrived: Arrived) {
-        let Bulk::Gossip { step, .. } = arrived.content else { return };
-        let (header, admitted) = (arrived.header, self.machine.as_ref().is_none_or(|machine| machine.admits(&arrived.header)));
-        if !admitted || !self.streams.deliver((header.round, step, header.sender), arrived) {
-            tracing::warn!(from = %header.sender, %step, round = header.round.0, "gossip stream refused");
+    async fn work(&mut self, job: Job) {
+        if self.jobs.send(job).await.is_err() {
+            tracing::error!("the arithmetic of gossip has ended");
         }
     }
 
-    fn execute(&mut self, myself: &ActorRef<GossipPeerMessage>) {
+    /// A decided round makes every weight 1: values of before are void.
+    async fn go_to(&mut self, round: Round) {
+        if round > self.round {
+            self.reset(round).await;
+        }
+    }
+
+    async fn reset(&mut self, round: Round) {
+        self.round = round;
+        self.sending.abort_all();
+        self.shipments.clear();
+        (self.frozen, self.shipped, self.plan, self.last, self.weight) = (None, None, None, None, 1.0);
+        self.training_mixes = false;
+        self.work(Job::Reset).await;
+    }
+
+    fn forget_all(&mut self) {
+        self.sending.abort_all();
+        self.reading.values().for_each(|reading| reading.task.abort());
+    }
+
+    async fn gossip(&mut self, step: Step, round: Round, frozen: Option<Frozen>) {
+        self.go_to(round).await;
+        if let (Some(frozen), Some(machine)) = (frozen, &self.machine) {
+            let own = arithmetic::unbiased(&self.context.pool, frozen, self.last.as_ref(), machine.own_weight());
+            let mut values = Assembled::default();
+            values.insert(0, own);
+            self.shipped = Some(Part { values: Payload::Float32(values), scale: 1.0 });
+        }
+        let turn = gossips_before(&self.context.settings.algorithm, step);
+        self.feed(In::Gossip { step, turn, round });
+    }
+
+    /// A stream begins. A peer may have heard of a decided round, and of its view, before this node: it waits here.
+    fn offered(&mut self, arrived: Arrived) {
+        let Bulk::Gossip { step, weight, scale, wire: theirs } = arrived.content else { return };
+        let header = arrived.header;
+        let key = (header.round, step, header.sender);
+        let here = self.streams.contains_key(&key) || self.reading.contains_key(&key);
+        if here || !scale.is_finite() || theirs != wire(&self.context) || self.streams.len() >= PARKED_MAX {
+            tracing::warn!(from = %header.sender, %step, round = header.round.0, "gossip stream refused");
+            return;
+        }
+        self.streams.insert(key, arrived);
+        self.feed(In::Offered { header, step, weight });
+    }
+
+    fn receive(&mut self, key: Key) {
+        let Some(arrived) = self.streams.remove(&key) else { return };
+        let Bulk::Gossip { scale, .. } = arrived.content else { return };
+        let (pool, myself, elements) = (Arc::clone(&self.context.pool), self.myself.clone(), self.elements);
+        let wire = wire(&self.context);
+        let task = tokio::spawn(async move {
+            let values = transfer::read(&pool, arrived, elements, wire).await;
+            let values = values.inspect_err(|error| tracing::info!(from = %key.2, step = %key.1, %error, "a gossip message broke off"));
+            // A stopped gossip peer needs no result.
+            _ = myself.cast(GossipPeerMessage::Read(key, values.ok()));
+        });
+        self.reading.insert(key, Reading { scale, task: task.abort_handle() });
+    }
+
+    fn read(&mut self, key: Key, values: Option<Assembled>) {
+        let Some(Reading { scale, .. }) = self.reading.remove(&key) else { return };
+        match values {
+            Some(values) => {
+                self.arrived.insert(key, Part { values: Payload::Float32(values), scale });
+                self.feed(In::Arrived(key));
+            }
+            None => self.feed(In::Broken(key)),
+        }
+    }
+
+    fn drop_message(&mut self, key: Key) {
+        self.streams.remove(&key);
+        self.arrived.remove(&key);
+        if let Some(reading) = self.reading.remove(&key) {
+            reading.task.abort();
+        }
+    }
+
+    async fn execute(&mut self) {
         for effect in self.out.take() {
             match effect {
-                Effect::Exchange(plan) => self.start(plan, myself),
+                Effect::Receive(key) => self.receive(key),
+                Effect::Drop(key) => self.drop_message(key),
+                Effect::Mix(mix) => self.mix(mix).await,
+                Effect::Ship(plan) => self.ship(plan).await,
+                Effect::Forget(sent) => self.shipments.forget(sent),
                 Effect::Send { to, frame } => self.context.send_frame(to, &frame),
-                Effect::Done { step, weight, contributors } => {
-                    let values = std::mem::take(&mut self.mixed);
-                    self.context.actors.tell_aggregator(AggregatorMessage::GossipDone { step, weight, contributors, values });
-                }
+                Effect::Late(nodes) => tracing::info!(?nodes, "gossip goes on without late peers"),
                 Effect::Left => self.context.actors.tell_membership(MembershipMessage::Leave),
-                Effect::GiveUp { step, round, nodes } => {
-                    tracing::info!(%step, ?nodes, "a gossip goes on without these");
-                    nodes.into_iter().for_each(|node| self.streams.give_up((round, step, node)));
-                }
+            }
+        }
+        self.fold_arrived().await;
+        self.show();
+    }
+
+    /// Overlapped: what is accepted is folded into the next correction while the training threads compute.
+    async fn fold_arrived(&mut self) {
+        let Some(own) = self.machine.as_ref().map(GossipPeer::own_weight) else { return };
+        if self.is_synchronous() || self.training_mixes {
+            return;
+        }
+        for (_, part) in std::mem::take(&mut self.arrived) {
+            self.work(Job::Fold(part, own)).await;
+        }
+    }
+
+    async fn mix(&mut self, mix: Mix) {
+        let mut parts: Vec<Part> = mix.arrivals.iter().filter_map(|key| self.arrived.remove(key)).collect();
+        parts.extend(self.shipments.take_back(&mix.returned));
+        self.weight = mix.weight;
+        let job = match (mix.purpose, self.is_synchronous()) {
+            (Purpose::Average, _) => {
+                let Some(frozen) = self.frozen.take() else { return };
+                Job::Settle(mix, frozen, parts)
+            }
+            (Purpose::Gossip, false) => {
+                self.training_mixes = true;
+                Job::Correct(mix, parts)
+            }
+            (Purpose::Gossip, true) => {
+                let Some(own) = self.shipped.take() else { return };
+                Job::Mix(mix, own, parts)
+            }
+        };
+        self.work(job).await;
+    }
+
+    async fn ship(&mut self, plan: Plan) {
+        if !self.is_synchronous() {
+            self.plan = Some(plan);
+        } else if let Some(own) = &mut self.shipped {
+            own.scale = plan.split.kept_scale;
+            if let Payload::Float32(values) = own.values.clone() {
+                self.encode(plan, values).await;
             }
         }
     }
 
-    fn start(&mut self, plan: Plan, myself: &ActorRef<GossipPeerMessage>) {
-        let Some(frozen) = self.frozen.take() else { return };
-        // A decided round may have released the workers from the gossip before.
-        self.abort_exchange();
-        let round = plan.place.round;
-        self.streams.forget_below((round, Step(0), NodeId(0)));
-        let expected = plan.inward.iter().map(|from| (*from, self.streams.expect((round, plan.step, *from)))).collect();
-        let (context, myself) = (Arc::clone(&self.context), myself.clone());
-        let task = tokio::spawn(async move {
-            let step = plan.step;
-            let Mixed { arrived, returned, values } = exchange::run(&context, &plan, &frozen, expected).await;
-            // A stopped gossip peer needs no result.
-            _ = myself.cast(GossipPeerMessage::Mixed { step, arrived, returned, values });
-        });
-        self.exchange = Some(task.abort_handle());
+    /// Float32 needs no encoding.
+    async fn encode(&mut self, plan: Plan, values: Assembled) {
+        match wire(&self.context) {
+            WireType::Float32 => self.send(&Arc::new(plan), Payload::Float32(values)),
+            _ => self.work(Job::Encode(Arc::new(plan), values)).await,
+        }
     }
 
-    fn abort_exchange(&mut self) {
-        if let Some(exchange) = self.exchange.take() {
-            exchange.abort();
+    /// Overlapped: the training thread has mixed; its numerators are on their way while it computes.
+    async fn numerators(&mut self, step: Step, values: Assembled, withheld: bool) {
+        if !std::mem::take(&mut self.training_mixes) {
+            // A decided round came between.
+            return;
         }
+        self.work(Job::Last(values.clone(), self.weight)).await;
+        if withheld {
+            self.plan = None;
+            return self.feed(In::Withheld(step));
+        }
+        if let Some(plan) = self.plan.take_if(|plan| plan.step == step) {
+            self.encode(plan, values).await;
+        }
+    }
+
+    fn send(&mut self, plan: &Arc<Plan>, values: Payload) {
+        // A decided round may have come while it was encoded.
+        if plan.place.round < self.round {
+            return;
+        }
+        let wire = wire(&self.context);
+        // One that died meanwhile gets nothing: its part has been taken back.
+        let awaits = |to: &NodeId| self.machine.as_ref().is_some_and(|machine| machine.awaits_answer((*to, plan.step)));
+        for to in plan.out.iter().copied().filter(awaits) {
+            let (context, plan, values, myself) = (Arc::clone(&self.context), Arc::clone(plan), values.clone(), self.myself.clone());
+            self.sending.spawn(async move {
+                let sent = transfer::send(&context, &plan, (wire, &values), to).await;
+                if let Err(error) = &sent {
+                    tracing::info!(%to, step = %plan.step, %error, "a gossip message was not sent as a whole");
+                }
+                // A stopped gossip peer needs no result.
+                _ = myself.cast(GossipPeerMessage::Sent((to, plan.step), sent.is_ok()));
+            });
+        }
+        self.shipments.keep(plan, values);
+    }
+
+    /// A mix is complete: its result goes to the training threads.
+    fn mixed(&mut self, mix: &Mix, values: Values) {
+        let Mix { step, weight, .. } = *mix;
+        let actors = &self.context.actors;
+        let (values, correction) = match values {
+            Values::Contribution(frozen) => return actors.tell_aggregator(AggregatorMessage::Settled { step, weight, frozen }),
+            Values::Numerators(values) => {
+                self.last = Some((values.clone(), weight));
+                (values, false)
+            }
+            Values::Correction(values) => (values, true),
+        };
+        let contributors = mix.arrivals.len() + 1;
+        let next = Step(step.0.saturating_add(1));
+        let boundary = next_boundary(&self.context.settings.algorithm, step).unwrap_or(Step(u64::MAX));
+        let next_step = mix.behind.map_or(next, |reached| reached.min(boundary).max(next));
+        actors.tell_aggregator(AggregatorMessage::GossipDone { step, weight, contributors, next_step, values, correction });
+    }
+
+    /// What `status` shows of gossip.
+    fn show(&self) {
+        let Some(machine) = &self.machine else { return };
+        let late = machine.late().collect();
+        let waits_for = machine.waits_for().collect();
+        self.context.status.gossip(Gossiping { weight: machine.own_weight(), escrowed: machine.escrowed(), late, waits_for });
+    }
+}
+
+/// How messages travel.
+fn wire(context: &NodeContext) -> WireType {
+    match context.settings.algorithm.base {
+        Base::Sgp(gossip) => gossip.wire,
+        _ => WireType::Float32,
     }
 }

@@ -54,7 +54,11 @@ fn control(context: &NodeContext, from: NodeId, frame: &Bytes, credit: Credit, d
         Message::Hello(_) | Message::Found { .. } | Message::Leave { .. } | Message::Join | Message::Refused(_) => {
             context.actors.tell_membership(MembershipMessage::Frame(header, message, credit));
         }
-        Message::GossipMixed { .. } | Message::GossipRefused { .. } => {
+        Message::GossipMixed { .. }
+        | Message::GossipRefused { .. }
+        | Message::GossipSkipped { .. }
+        | Message::GossipAsk { .. }
+        | Message::GossipReclaimed { .. } => {
             context.actors.tell_gossip_peer(GossipPeerMessage::Frame(header, message, credit));
         }
         _ => context.actors.tell_coordinator(CoordinatorMessage::Frame(header, message, credit)),

@@ -2,8 +2,9 @@
 
 mod tensors;
 
-use crate::buffers::Assembled;
+use crate::buffers::{Assembled, Pool};
 use std::fmt;
+use std::sync::Arc;
 
 /// Access to a list of float32 tensors, in registration order: how training code lends its values.
 pub trait Tensors {
@@ -83,6 +84,15 @@ pub enum FreezeError {
     Tensor(#[from] TensorError),
 }
 
+/// What overlapped gossip left of a worker's values.
+#[derive(Clone, Debug)]
+pub struct Mixed {
+    /// The numerators in flat order, if they were asked for.
+    pub numerators: Assembled,
+    /// The first that is not finite, if there is one.
+    pub not_finite: Option<FreezeError>,
+}
+
 /// Where a worker's copy of the model lives: moves values between the lent tensors and the node's flat host buffers. One for
 /// each worker; called from its training thread.
 pub trait Device: Send + Sync + fmt::Debug {
@@ -97,6 +107,20 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     /// A tensor that cannot be read.
     fn copy(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), TensorError>;
+
+    /// One pass of overlapped gossip: adds `correction` (in flat order; nothing at all where it is empty) to the values, which gives
+    /// the numerators, and leaves them divided by `weight` in the tensors. Returns the numerators where `keep` says from where their
+    /// buffers come; where nobody else has the correction, they take its place.
+    ///
+    /// # Errors
+    /// A tensor that cannot be read or written; those before it were mixed.
+    fn mix(
+        &self,
+        correction: Arc<Assembled>,
+        weight: f64,
+        tensors: &mut dyn Tensors,
+        keep: Option<&Arc<Pool>>,
+    ) -> Result<Mixed, TensorError>;
 
     /// Writes `values` from element `start` on into the tensors, divided by the push-sum weight.
     ///

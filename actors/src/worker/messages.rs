@@ -15,6 +15,15 @@ use tokio::sync::oneshot;
 pub enum WorkerMessage {
     /// Take part in an exchange.
     Exchange(ExchangeRequest),
+    /// The training thread has added a gossip's correction.
+    Mixed {
+        /// The inner step.
+        step: Step,
+        /// The numerators.
+        values: Assembled,
+        /// Not all of them are finite: they must not be sent.
+        withheld: bool,
+    },
     /// Leave in order.
     Leave {
         /// Answered when the node may go.
@@ -30,7 +39,7 @@ pub struct ExchangeRequest {
     pub request: Request,
     /// What the node trains; the contribution's parameters come first, averaged buffers follow them.
     pub model: ModelSize,
-    /// The frozen contribution; brought by worker 0 only, whose values stand for the node.
+    /// The frozen contribution; brought by worker 0 only, whose values stand for the node. Overlapped gossip needs none.
     pub frozen: Option<Frozen>,
     /// The base optimizer's buffers for whoever joins with the round; brought by worker 0 only.
     pub donation: Option<Frozen>,
@@ -45,6 +54,9 @@ pub struct ExchangeRequest {
 pub struct Exchanged {
     /// The new numerators `x`; the model is `x / weight`.
     pub values: Arc<Assembled>,
+    /// The values are instead what is added to the model to get the numerators; worker 0 answers with those
+    /// ([`WorkerMessage::Mixed`]).
+    pub correction: bool,
     /// A member's buffers of the base optimizer, if this node joined and joiners get a copy.
     pub donated: Option<Arc<Assembled>>,
     /// The node's push-sum weight.

@@ -4,6 +4,7 @@
 use crate::aggregator::{AggregatorMessage, Arrival};
 use crate::context::NodeContext;
 use crate::error::ExchangeError;
+use crate::gossip_peer::GossipPeerMessage;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
 
@@ -33,6 +34,9 @@ impl Actor for WorkerActor {
         let message = match message {
             WorkerMessage::Exchange(ExchangeRequest { request, model, frozen, donation, samples, reply }) => {
                 AggregatorMessage::Arrive(Arrival { worker: *worker, request, model, frozen, donation, samples, reply })
+            }
+            WorkerMessage::Mixed { step, values, withheld } => {
+                return Ok(context.actors.tell_gossip_peer(GossipPeerMessage::Numerators { step, values, withheld }));
             }
             WorkerMessage::Leave { reply } => AggregatorMessage::Leave { worker: *worker, reply },
             WorkerMessage::Gone => AggregatorMessage::Gone { worker: *worker, error: ExchangeError::WorkerLeft(*worker) },

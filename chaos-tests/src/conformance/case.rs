@@ -146,6 +146,7 @@ impl Case {
         Config {
             base: if sgp { BaseName::Sgp } else { BaseName::LocalSgd },
             frequency: self.localsgd_frequency.filter(|_| !sgp).unwrap_or(1),
+            staleness: 0,
             peers_per_step: self.peers_per_step.filter(|_| sgp).unwrap_or(1),
             outer: OuterName::SlowMo,
             tau: self.slowmo_frequency.filter(|_| !off).unwrap_or(1),

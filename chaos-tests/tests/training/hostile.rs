@@ -54,13 +54,23 @@ fn terms() -> Terms {
 /// An outcome of round 1 that the stranger decided alone.
 fn forged() -> Outcome {
     let (lineage, contributors, absent) = (Lineage(1), vec![STRANGER], vec![]);
-    Outcome { lineage, round: Round(1), terms: terms(), contributors, view: usurped(), absent, momentum_lost: 0, samples: None }
+    Outcome {
+        lineage,
+        round: Round(1),
+        terms: terms(),
+        contributors,
+        view: usurped(),
+        absent,
+        momentum_lost: 0,
+        samples: None,
+        order: vec![],
+    }
 }
 
 /// Every message there is, from somebody who is no member: all well-formed, all wrong.
 fn wrong_messages() -> Vec<Message> {
     let proposal = |inherited| Proposal { outcome: forged(), participants: vec![STRANGER, NodeId(2)], inherited };
-    let contributed = Contributed { terms: Terms { step: Step(99), ..terms() }, samples: None };
+    let contributed = Contributed { terms: Terms { step: Step(99), ..terms() }, samples: None, rates: vec![] };
     let accepted = Some((header(STRANGER, 1).ballot, proposal(true)));
     vec![
         hello(false),
@@ -84,7 +94,10 @@ fn wrong_messages() -> Vec<Message> {
         Message::Abandon(RefusalReason::StreamBroken { node: NodeId(1) }),
         Message::Abandon(RefusalReason::MomentumLost { shards: 3 }),
         Message::GossipMixed { step: Step(1) },
-        Message::GossipRefused { step: Step(2) },
+        Message::GossipRefused { step: Step(2), reached: Step(u64::MAX) },
+        Message::GossipSkipped { first: Step(0), last: Step(u64::MAX) },
+        Message::GossipAsk { step: Step(3) },
+        Message::GossipReclaimed { step: Step(4) },
     ]
 }
 
@@ -105,7 +118,7 @@ fn wrong_stream_headers() -> Vec<Vec<u8>> {
         Bulk::Update(WireType::BFloat16),
         Bulk::State,
         Bulk::Buffers,
-        Bulk::Gossip { step: Step(1), weight: 1.0, scale: 0.5 },
+        Bulk::Gossip { step: Step(1), weight: 1.0, scale: 0.5, wire: WireType::Float32 },
     ];
     let senders = [STRANGER, NodeId(1), NodeId(2)];
     let headers = contents

@@ -15,6 +15,7 @@ mod large;
 mod leaving;
 mod lost_peers;
 mod mixed_schedules;
+mod overlapped;
 mod phases;
 mod rounds;
 mod special_cases;

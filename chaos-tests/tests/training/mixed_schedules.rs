@@ -35,7 +35,7 @@ fn descend(ids: &[u64], link: Link, config: &Config, steps: usize) -> Vec<Vec<f3
 #[test]
 fn gossip_with_two_exact_rounds_in_a_row_goes_on() {
     for (tau, average_every) in [("3", "2"), ("4", "3"), ("3", "4")] {
-        let config = Config::default().with("base", "sgp").unwrap();
+        let config = Config::default().with("base", "sgp").unwrap().with("staleness", 0).unwrap();
         let config = config.with("tau", tau).unwrap().with("average_every", average_every).unwrap();
         for seed in 0..6 {
             let seen = descend(&[4, 8, 15, 16], Link::Memory(Some(seed)), &config, 25);
@@ -48,7 +48,7 @@ fn gossip_with_two_exact_rounds_in_a_row_goes_on() {
 #[test]
 fn gossip_with_many_peers_follows_the_float64_oracle() {
     for (nodes, peers) in [(6usize, 2usize), (6, 5), (7, 3), (4, 9)] {
-        let config = Config::default().with("base", "sgp").unwrap().with("peers_per_step", peers).unwrap();
+        let config = Config::default().with("base", "sgp").unwrap().with("staleness", 0).unwrap().with("peers_per_step", peers).unwrap();
         let config = config.with("alpha", 1).unwrap().with("beta", 0).unwrap();
         let ids: Vec<u64> = (0..nodes as u64).map(|id| id * 5 + 2).collect();
         let seen = descend(&ids, Link::Memory(Some(7)), &config, 60);

@@ -184,9 +184,14 @@ pub fn local_sgd(f: u64, tau: u64, alpha: f32, beta: f32) -> Config {
     Config { base: BaseName::LocalSgd, frequency: f, tau, alpha, beta, ..config() }
 }
 
-/// SGP with one peer, SlowMo every `tau` steps.
+/// Synchronous SGP with one peer, SlowMo every `tau` steps.
 pub fn sgp(tau: u64, beta: f32) -> Config {
-    Config { base: BaseName::Sgp, tau, beta, ..config() }
+    Config { base: BaseName::Sgp, staleness: 0, tau, beta, ..config() }
+}
+
+/// SGP behind the computation of the next step, SlowMo every `tau` steps.
+pub fn overlapped(tau: u64, beta: f32) -> Config {
+    Config { staleness: 1, ..sgp(tau, beta) }
 }
 
 /// Only outer rounds, with another outer optimizer.

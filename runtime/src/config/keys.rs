@@ -214,7 +214,7 @@ pub static KEYS: &[Key] = &[
     key!(peers_per_step, "1", "peers", Allowed::Whole(1, MEMBERS_MAX as u64), true, "SGP: out-peers of one gossip, p"),
     key!(
         staleness,
-        "0",
+        "1",
         "steps",
         Allowed::Whole(0, STALENESS_MAX as u64),
         true,

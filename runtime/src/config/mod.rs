@@ -180,7 +180,7 @@ impl Default for Config {
             base: BaseName::LocalSgd,
             frequency: 3,
             peers_per_step: 1,
-            staleness: 0,
+            staleness: 1,
             topology: TopologyName::Exponential,
             late_peers: LatePeers::Wait,
             gossip_wire: WireType::Float32,

@@ -210,7 +210,7 @@ fn the_algorithm_follows_the_names() {
     assert_eq!(off.outer, None);
     let diloco = Config { base: BaseName::None, outer: OuterName::Nesterov, ..Config::default() }.algorithm().unwrap();
     assert_eq!(diloco.outer.map(|outer| outer.optimizer), Some(OuterOptimizer::Nesterov { eta: 0.7, mu: 0.9 }));
-    let sharded = Config { base: BaseName::Sgp, no_average: true, ..Config::default() }.algorithm().unwrap_err();
+    let sharded = Config { base: BaseName::Sgp, staleness: 0, no_average: true, ..Config::default() }.algorithm().unwrap_err();
     assert_eq!(sharded, ConfigError::Algorithm(slowmo_protocol::algorithm::AlgorithmError::NoAverageIsUnsharded));
 }
 

@@ -1,9 +1,11 @@
 //! The device of a worker that is a CPU thread: its tensors are in main memory, so values move by one copy.
 
+use super::mixing;
 use crate::tensors::freeze;
-use slowmo_actors::buffers::Assembled;
-use slowmo_actors::ports::device::{Device, FreezeError, TensorError, Tensors};
+use slowmo_actors::buffers::{Assembled, Pool};
+use slowmo_actors::ports::device::{Device, FreezeError, Mixed, TensorError, Tensors};
 use slowmo_protocol::mean;
+use std::sync::Arc;
 
 /// Main memory.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,6 +24,16 @@ impl Device for HostDevice {
             }
             next += tensor.len();
         })
+    }
+
+    fn mix(
+        &self,
+        correction: Arc<Assembled>,
+        weight: f64,
+        tensors: &mut dyn Tensors,
+        keep: Option<&Arc<Pool>>,
+    ) -> Result<Mixed, TensorError> {
+        mixing::mix(correction, weight, tensors, keep)
     }
 
     fn write_back(&self, values: &Assembled, start: usize, weight: f64, tensors: &mut dyn Tensors) -> Result<(), TensorError> {

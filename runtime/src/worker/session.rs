@@ -11,13 +11,12 @@ use crate::tensors::elements;
 use buffers::Sizes;
 use slowmo_actors::ExchangeError;
 use slowmo_actors::buffers::{Assembled, Buffer, Frozen};
-use slowmo_actors::ports::device::{Device, FreezeError, Tensors};
+use slowmo_actors::ports::device::{Device, FreezeError, Mixed, Tensors};
 use slowmo_actors::worker::{ExchangeRequest, Exchanged, WorkerMessage};
 use slowmo_protocol::aggregator::{Request, Task};
 use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::ident::Step;
-use slowmo_protocol::mean;
 use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::schedule::{Due, Exchange, due};
 use std::sync::Arc;
@@ -34,8 +33,6 @@ pub struct Session {
     pub index: usize,
     step: Step,
     sizes: Option<Sizes>,
-    /// The numerators of the last gossip, where the push-sum weight is not 1.
-    biased: Option<(Arc<Assembled>, f64)>,
     averaged_gradients: bool,
     /// This node was passed over: parameters wait for it, to be taken at the next step whatever is due.
     passed_over: bool,
@@ -54,17 +51,7 @@ pub struct Pending {
 impl Session {
     /// A worker before its first call.
     pub fn new(node: Arc<Node>, index: usize) -> Self {
-        Self {
-            node,
-            index,
-            step: Step(0),
-            sizes: None,
-            biased: None,
-            averaged_gradients: false,
-            passed_over: false,
-            sampler: None,
-            waiting: false,
-        }
+        Self { node, index, step: Step(0), sizes: None, averaged_gradients: false, passed_over: false, sampler: None, waiting: false }
     }
 
     /// Sends the founding request.
@@ -124,10 +111,12 @@ impl Session {
         self.check_buffers(due, sizes, buffers)?;
         let gamma = self.gamma(due, learning_rate)?;
         let step = self.step.0;
-        let frozen = self.freeze(parameters, buffers, sizes, total).map_err(|error| StepError::Freeze { step, error })?;
+        let freeze = |session: &Self| session.freeze(parameters, buffers, sizes, total).map_err(|error| StepError::Freeze { step, error });
+        // Overlapped gossip brings a correction, and takes the values when that is added.
+        let frozen = if self.is_overlapped(due) { None } else { Some(freeze(self)?) };
         let donation = self.donation(due, sizes, buffers)?;
         let request = Request { step: self.step, task: Task::Due(due), gamma, elements: total as u64 };
-        Ok(Ok(Pending { answer: self.ask(request, sizes.model(), Some(frozen), donation), due }))
+        Ok(Ok(Pending { answer: self.ask(request, sizes.model(), frozen, donation), due }))
     }
 
     /// Writes the result of a step's exchange.
@@ -140,11 +129,16 @@ impl Session {
     ) -> Result<StepReport, StepError> {
         let step = self.step.0;
         self.waiting = false;
-        let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped)).map_err(|error| StepError::Exchange { step, error })?;
+        let mut exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped)).map_err(|error| StepError::Exchange { step, error })?;
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
         self.follow(&exchanged)?;
-        let weight = exchanged.weight;
-        self.device().write_back(&exchanged.values, 0, weight, parameters)?;
+        let Exchanged { weight, correction, .. } = exchanged;
+        if correction {
+            // Handed over whole, so that it can be overwritten in place.
+            self.mix(std::mem::take(&mut exchanged.values), weight, parameters)?;
+        } else {
+            self.device().write_back(&exchanged.values, 0, weight, parameters)?;
+        }
         // Averaged buffers travel with every decided round of parameters, also one that this node was passed over in.
         if exchanged.outcome.is_some() {
             self.device().write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model)?;
@@ -154,7 +148,6 @@ impl Session {
         }
         let due = exchanged.outcome.as_ref().map_or(due, |outcome| taken(due, outcome.terms.kind));
         self.write_optimizer(due, sizes, &exchanged.values, buffers)?;
-        self.biased = (weight as f32 != 1.0).then(|| (Arc::clone(&exchanged.values), weight));
         Ok(self.exchanged(due, &exchanged))
     }
 
@@ -302,7 +295,6 @@ impl Session {
         let mut buffer: Buffer = self.node.pool().take(total);
         let (numerators, rest) = buffer.values_mut().split_at_mut(sizes.parameters);
         self.device().freeze(parameters, numerators)?;
-        self.rebias(numerators);
         let (model, optimizer) = rest.split_at_mut(sizes.model.min(rest.len()));
         if !model.is_empty() {
             self.device().freeze(&*buffers.model, model)?;
@@ -313,14 +305,20 @@ impl Session {
         Ok(buffer.freeze())
     }
 
-    /// Turns the de-biased model that the user stepped on into the numerator.
-    fn rebias(&self, values: &mut [f32]) {
-        let Some((before, weight)) = &self.biased else { return };
-        let length = values.len();
-        before.visit(0, length, |offset, numerators| {
-            let debiased: Vec<f32> = numerators.iter().map(|x| x / *weight as f32).collect();
-            mean::rebias(&mut values[offset..offset + numerators.len()], &debiased, *weight);
-        });
+    /// Whether this step's gossip runs behind the next computation.
+    fn is_overlapped(&self, due: Due) -> bool {
+        let overlaps = matches!(self.node.settings().algorithm.base, Base::Sgp(gossip) if gossip.staleness > 0);
+        overlaps && due.exchange == Exchange::Gossip
+    }
+
+    /// Adds a gossip's correction to the model; worker 0's numerators are what the node sends.
+    fn mix(&self, correction: Arc<Assembled>, weight: f64, parameters: &mut dyn Tensors) -> Result<(), StepError> {
+        let keep = (self.index == 0).then(|| self.node.pool());
+        let Mixed { numerators: values, not_finite } = self.device().mix(correction, weight, parameters, keep)?;
+        if self.index == 0 {
+            self.node.tell_worker(self.index, WorkerMessage::Mixed { step: self.step, values, withheld: not_finite.is_some() });
+        }
+        not_finite.map_or(Ok(()), |error| Err(StepError::NotSent { step: self.step.0, error }))
     }
 
     /// The report of a step after which nothing was due.

@@ -65,10 +65,19 @@ pub enum In {
     GossipDone {
         /// The inner step that it belongs to.
         step: Step,
-        /// The node's push-sum weight now.
+        /// The push-sum weight of the values.
         weight: f64,
         /// Nodes whose values were mixed, this one included.
         contributors: usize,
+        /// The inner step that follows.
+        next_step: Step,
+    },
+    /// What was in flight is in the contribution of this step now.
+    Settled {
+        /// The inner step.
+        step: Step,
+        /// The contribution's push-sum weight.
+        weight: f64,
     },
     /// The node's own slow step is done.
     WholeStepDone,
@@ -98,8 +107,13 @@ pub enum Effect {
         step: Step,
         /// The round being worked towards.
         round: Round,
-        /// The node's push-sum weight.
-        weight: f64,
+    },
+    /// Let the gossip peer bring in what is in flight, before an exact average.
+    Settle {
+        /// The inner step.
+        step: Step,
+        /// The round being worked towards.
+        round: Round,
     },
     /// Take the slow step on the node's whole copy.
     WholeStep {

@@ -26,6 +26,8 @@ enum Phase {
     Round,
     /// Messages are being mixed.
     Gossip,
+    /// What is in flight is being mixed, before a round.
+    Settling,
     /// The node's own slow step is being taken.
     WholeStep,
 }
@@ -34,6 +36,8 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub struct Aggregator {
     workers: usize,
+    /// Whether exact averages wait for what gossip has in flight.
+    settles: bool,
     weight: f64,
     round: Round,
     arrived: BTreeSet<usize>,
@@ -41,8 +45,8 @@ pub struct Aggregator {
     phase: Phase,
     decided: Option<(Arc<Outcome>, bool)>,
     drained: bool,
-    /// Nodes whose values were mixed by the gossip of this exchange.
-    gossiped: Option<usize>,
+    /// Nodes whose values were mixed by the gossip of this exchange, and the step that follows it.
+    gossiped: Option<(usize, Step)>,
     timeout: Span,
     arrive_by: Option<Instant>,
 }
@@ -55,7 +59,8 @@ impl Machine for Aggregator {
         match event {
             In::Arrive { worker, request } => self.arrive(worker, request, now, out),
             In::RoundDecided { outcome, drained } => self.round_decided(outcome, drained, out),
-            In::GossipDone { step, weight, contributors } => self.gossip_done(step, weight, contributors, out),
+            In::GossipDone { step, weight, contributors, next_step } => self.gossip_done(step, weight, (contributors, next_step), out),
+            In::Settled { step, weight } => self.settled(step, weight, out),
             In::WholeStepDone => self.whole_step_done(out),
             In::Failed => self.clear(),
             In::Drained => self.drain(out),
@@ -69,12 +74,14 @@ impl Machine for Aggregator {
 }
 
 impl Aggregator {
-    /// The aggregator of a node with `workers` workers, which wait for each other at most `timeout`.
+    /// The aggregator of a node with `workers` workers, which wait for each other at most `timeout`; with gossip, exact averages
+    /// settle first.
     #[must_use]
-    pub fn new(workers: usize, timeout: Span) -> Self {
+    pub fn new(workers: usize, settles: bool, timeout: Span) -> Self {
         let (weight, round, arrived) = (1.0, Round::FOUNDING, BTreeSet::new());
         let (request, decided, gossiped, arrive_by) = (None, None, None, None);
-        Self { workers, weight, round, arrived, request, phase: Phase::Gathering, decided, drained: false, gossiped, timeout, arrive_by }
+        let (phase, drained) = (Phase::Gathering, false);
+        Self { workers, settles, weight, round, arrived, request, phase, decided, drained, gossiped, timeout, arrive_by }
     }
 
     /// The node's push-sum weight.
@@ -93,6 +100,12 @@ impl Aggregator {
     #[must_use]
     pub fn awaits_gossip(&self, step: Step) -> bool {
         self.phase == Phase::Gossip && self.request.is_some_and(|request| request.step == step)
+    }
+
+    /// Whether what is in flight at `step` is still wanted.
+    #[must_use]
+    pub fn awaits_settling(&self, step: Step) -> bool {
+        self.phase == Phase::Settling && self.request.is_some_and(|request| request.step == step)
     }
 
     fn arrive(&mut self, worker: usize, request: Request, now: Instant, out: &mut Outbox<Effect>) {
@@ -127,24 +140,40 @@ impl Aggregator {
         if self.decided.is_some() {
             return self.catch_up(request, out);
         }
-        let Request { step, gamma, elements, .. } = request;
-        let (round, weight) = (self.round, self.weight);
-        let begin = |kind, gamma| Effect::Round { round, terms: Terms { kind, step, gamma, elements }, weight };
+        let (step, round) = (request.step, self.round);
         match request.task {
-            Task::Found => out.push(begin(RoundKind::Found, 0.0)),
-            Task::Gradients => {
-                let terms = Terms { kind: RoundKind::Gradients, step, gamma: 0.0, elements };
-                out.push(Effect::Round { round, terms, weight: 1.0 });
-            }
+            Task::Found => self.begin_round(request, RoundKind::Found, out),
+            Task::Gradients => self.begin_round(request, RoundKind::Gradients, out),
             Task::Due(due) => match due.exchange {
-                Exchange::Average => out.push(begin(RoundKind::Average, 0.0)),
-                Exchange::SlowRound => out.push(begin(RoundKind::Slow, gamma)),
+                Exchange::Average | Exchange::SlowRound if self.settles => {
+                    self.phase = Phase::Settling;
+                    out.push(Effect::Settle { step, round });
+                }
+                Exchange::Average => self.begin_round(request, RoundKind::Average, out),
+                Exchange::SlowRound => self.begin_round(request, RoundKind::Slow, out),
                 Exchange::Gossip => {
                     self.phase = Phase::Gossip;
-                    out.push(Effect::Gossip { step, round, weight });
+                    out.push(Effect::Gossip { step, round });
                 }
                 Exchange::Nothing => self.whole_step_or_release(out),
             },
+        }
+    }
+
+    fn begin_round(&mut self, request: Request, kind: RoundKind, out: &mut Outbox<Effect>) {
+        self.phase = Phase::Round;
+        let Request { step, elements, .. } = request;
+        let gamma = if kind == RoundKind::Slow { request.gamma } else { 0.0 };
+        let weight = if kind == RoundKind::Gradients { 1.0 } else { self.weight };
+        out.push(Effect::Round { round: self.round, terms: Terms { kind, step, gamma, elements }, weight });
+    }
+
+    fn settled(&mut self, step: Step, weight: f64, out: &mut Outbox<Effect>) {
+        // A round that was decided meanwhile has released the workers already.
+        if let Some(request) = self.request.filter(|_| self.awaits_settling(step)) {
+            self.weight = weight;
+            let slow = matches!(request.task, Task::Due(Due { exchange: Exchange::SlowRound, .. }));
+            self.begin_round(request, if slow { RoundKind::Slow } else { RoundKind::Average }, out);
         }
     }
 
@@ -178,7 +207,7 @@ impl Aggregator {
         self.decided = Some((outcome, drained));
         match (self.phase, self.request) {
             (Phase::Round, _) if asked => self.whole_step_or_release(out),
-            (Phase::Round | Phase::Gossip, Some(request)) => self.catch_up(request, out),
+            (Phase::Round | Phase::Gossip | Phase::Settling, Some(request)) => self.catch_up(request, out),
             // Nobody waits yet, or a step that is being taken is let finish.
             _ => {}
         }
@@ -191,10 +220,10 @@ impl Aggregator {
         self.release(values, out);
     }
 
-    fn gossip_done(&mut self, step: Step, weight: f64, contributors: usize, out: &mut Outbox<Effect>) {
+    fn gossip_done(&mut self, step: Step, weight: f64, gossiped: (usize, Step), out: &mut Outbox<Effect>) {
         // A round that was decided meanwhile has released the workers already.
         if self.awaits_gossip(step) {
-            (self.weight, self.gossiped) = (weight, Some(contributors));
+            (self.weight, self.gossiped) = (weight, Some(gossiped));
             self.whole_step_or_release(out);
         }
     }
@@ -217,8 +246,11 @@ impl Aggregator {
     fn release(&mut self, values: Values, out: &mut Outbox<Effect>) {
         let step = self.request.map_or(Step(0), |request| request.step);
         let (outcome, drained) = self.decided.take().map_or((None, false), |(outcome, drained)| (Some(outcome), drained));
-        let contributors = outcome.as_ref().map_or(self.gossiped.unwrap_or(0), |outcome| outcome.contributors.len());
-        let next_step = outcome.as_ref().map_or(Step(step.0 + 1), |outcome| outcome.terms.next_step());
+        let (contributors, next_step) = match (&outcome, self.gossiped) {
+            (Some(outcome), _) => (outcome.contributors.len(), outcome.terms.next_step()),
+            (None, Some(gossiped)) => gossiped,
+            (None, None) => (0, Step(step.0.saturating_add(1))),
+        };
         self.drained |= drained;
         out.push(Effect::Release { values, weight: self.weight, outcome, contributors, next_step, drained });
         self.clear();
@@ -226,7 +258,7 @@ impl Aggregator {
 
     fn drain(&mut self, out: &mut Outbox<Effect>) {
         self.drained = true;
-        if matches!(self.phase, Phase::Round | Phase::Gossip) {
+        if matches!(self.phase, Phase::Round | Phase::Gossip | Phase::Settling) {
             self.clear();
             out.push(Effect::Drained);
         }

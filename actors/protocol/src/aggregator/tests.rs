@@ -17,7 +17,7 @@ fn feed(machine: &mut Aggregator, event: In) -> Vec<Effect> {
 }
 
 fn gossiped(step: u64) -> In {
-    In::GossipDone { step: Step(step), weight: 0.5, contributors: 2 }
+    In::GossipDone { step: Step(step), weight: 0.5, contributors: 2, next_step: Step(step + 1) }
 }
 
 fn outcome(round: Round, terms: Terms) -> Outcome {
@@ -31,6 +31,7 @@ fn outcome(round: Round, terms: Terms) -> Outcome {
         absent: Vec::new(),
         momentum_lost: 0,
         samples: None,
+        order: Vec::new(),
     }
 }
 
@@ -41,7 +42,7 @@ fn decided(round: u64, kind: RoundKind, step: u64) -> In {
 
 #[test]
 fn a_round_that_overtakes_a_gossip_is_what_the_workers_get() {
-    let mut machine = Aggregator::new(1, Span(9));
+    let mut machine = Aggregator::new(1, true, Span(9));
     feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Gossip, false) });
     let released = feed(&mut machine, decided(3, RoundKind::Slow, 7));
     let [Effect::Release { values: Values::Decided, weight, next_step: Step(8), .. }] = released[..] else { panic!("{released:?}") };
@@ -54,7 +55,7 @@ fn a_round_that_overtakes_a_gossip_is_what_the_workers_get() {
 
 #[test]
 fn a_round_decided_while_nobody_waits_comes_first() {
-    let mut machine = Aggregator::new(1, Span(9));
+    let mut machine = Aggregator::new(1, true, Span(9));
     feed(&mut machine, decided(3, RoundKind::Slow, 7));
     let released = feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Gossip, false) });
     assert!(matches!(released[..], [Effect::Release { values: Values::Decided, next_step: Step(8), .. }]), "{released:?}");
@@ -62,7 +63,7 @@ fn a_round_decided_while_nobody_waits_comes_first() {
 
 #[test]
 fn a_whole_step_that_a_round_overtakes_is_not_handed_out() {
-    let mut machine = Aggregator::new(1, Span(9));
+    let mut machine = Aggregator::new(1, true, Span(9));
     feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Nothing, true) });
     assert_eq!(feed(&mut machine, decided(3, RoundKind::Average, 7)), [], "the step is let finish");
     let released = feed(&mut machine, In::WholeStepDone);
@@ -71,11 +72,11 @@ fn a_whole_step_that_a_round_overtakes_is_not_handed_out() {
 
 #[test]
 fn starts_when_all_workers_arrived_and_releases_when_done() {
-    let mut machine = Aggregator::new(2, Span(9));
+    let mut machine = Aggregator::new(2, true, Span(9));
     let gossip = request(4, Exchange::Gossip, true);
     assert_eq!(feed(&mut machine, In::Arrive { worker: 1, request: gossip }), []);
     let started = feed(&mut machine, In::Arrive { worker: 0, request: gossip });
-    assert_eq!(started, [Effect::Gossip { step: Step(4), round: Round(0), weight: 1.0 }]);
+    assert_eq!(started, [Effect::Gossip { step: Step(4), round: Round(0) }]);
     assert_eq!(feed(&mut machine, gossiped(3)), [], "of another step");
     assert_eq!(feed(&mut machine, gossiped(4)), [Effect::WholeStep { values: Values::Gossiped, gamma: 0.1 }]);
     let released = feed(&mut machine, In::WholeStepDone);
@@ -86,7 +87,7 @@ fn starts_when_all_workers_arrived_and_releases_when_done() {
 
 #[test]
 fn workers_that_do_not_come_are_named() {
-    let mut machine = Aggregator::new(3, Span(5));
+    let mut machine = Aggregator::new(3, true, Span(5));
     feed(&mut machine, In::Arrive { worker: 1, request: request(0, Exchange::Average, false) });
     assert_eq!(machine.next_deadline(), Some(Instant(5)));
     let mut out = Outbox::default();
@@ -97,7 +98,7 @@ fn workers_that_do_not_come_are_named() {
 
 #[test]
 fn an_exchange_starts_once_whoever_arrives_again() {
-    let mut machine = Aggregator::new(1, Span(9));
+    let mut machine = Aggregator::new(1, true, Span(9));
     let gossip = request(4, Exchange::Gossip, false);
     assert_eq!(feed(&mut machine, In::Arrive { worker: 7, request: gossip }), [], "there is no such worker");
     assert_eq!(feed(&mut machine, In::Arrive { worker: 0, request: gossip }).len(), 1);
@@ -106,8 +107,29 @@ fn an_exchange_starts_once_whoever_arrives_again() {
 
 #[test]
 fn workers_that_ask_for_different_things_are_told() {
-    let mut machine = Aggregator::new(2, Span(9));
+    let mut machine = Aggregator::new(2, true, Span(9));
     feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Gossip, false) });
     let effects = feed(&mut machine, In::Arrive { worker: 1, request: request(5, Exchange::Gossip, false) });
     assert!(matches!(effects[..], [Effect::Disagree { worker: 1, .. }]));
+}
+
+#[test]
+fn an_average_begins_when_what_is_in_flight_is_in_it() {
+    let mut machine = Aggregator::new(1, true, Span(9));
+    let settling = feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::SlowRound, false) });
+    assert_eq!(settling, [Effect::Settle { step: Step(4), round: Round(0) }]);
+    assert_eq!(feed(&mut machine, In::Settled { step: Step(3), weight: 0.5 }), [], "of another step");
+    let terms = Terms { kind: RoundKind::Slow, step: Step(4), gamma: 0.1, elements: 23 };
+    let begun = feed(&mut machine, In::Settled { step: Step(4), weight: 0.75 });
+    assert_eq!(begun, [Effect::Round { round: Round(0), terms, weight: 0.75 }]);
+    assert_eq!(feed(&mut machine, In::Settled { step: Step(4), weight: 0.75 }), [], "once");
+}
+
+#[test]
+fn a_round_that_overtakes_settling_is_what_the_workers_get() {
+    let mut machine = Aggregator::new(1, true, Span(9));
+    feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Average, false) });
+    let released = feed(&mut machine, decided(3, RoundKind::Average, 7));
+    assert!(matches!(released[..], [Effect::Release { values: Values::Decided, next_step: Step(8), .. }]), "{released:?}");
+    assert_eq!(feed(&mut machine, In::Settled { step: Step(4), weight: 0.75 }), []);
 }

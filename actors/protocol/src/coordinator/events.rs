@@ -9,6 +9,7 @@ use crate::machine::Identity;
 use crate::policy::{OnMomentumLoss, Quorum};
 use crate::sampler::Progress;
 use crate::time::Span;
+use crate::topology::Rate;
 use crate::view::{Member, View};
 use crate::wire::{Frame, Header, Message};
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub enum In {
         terms: Terms,
         /// Which samples were left when the round began, if its training follows an elastic sampler.
         samples: Option<Progress>,
+        /// How fast this node's messages reached others, if the gossip graph follows that.
+        rates: Vec<Rate>,
         /// Values of the base optimizer's buffers of which a joiner may get a copy; the same on every node.
         buffers: u64,
     },
@@ -128,6 +131,8 @@ pub struct Settings {
     pub keeps_state: bool,
     /// Whether a joiner gets a copy of a member's buffers of the base optimizer, and what rounds do to those.
     pub copies_buffers: Option<BufferStrategy>,
+    /// Whether the gossip graph stands on an order of the members by measured rates.
+    pub orders_by_rate: bool,
     /// Who may decide.
     pub quorum: Quorum,
     /// What happens when all holders of a shard are lost.

@@ -31,6 +31,7 @@ use crate::ballot::first_ballot;
 use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::{Machine, Outbox, Place};
 use crate::time::{Instant, Span};
+use crate::topology::Rates;
 use crate::view::{Member, View};
 use crate::wire::{Contributed, Message};
 use current::Current;
@@ -63,6 +64,8 @@ pub struct Coordinator {
     /// Values of the base optimizer's buffers, as this node contributed them last.
     buffers: u64,
     mine: Option<Contributed>,
+    /// The members' newest measured rates, as far as they told this node.
+    rates: Rates,
     dead: BTreeSet<(NodeId, Incarnation)>,
     joiners: BTreeMap<NodeId, Member>,
     slow_joiners: SlowJoiners,
@@ -79,9 +82,9 @@ impl Machine for Coordinator {
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
             In::Formed { view, lineage } => self.formed(view, lineage, now, out),
-            In::Contribute { round, terms, samples, buffers } => {
+            In::Contribute { round, terms, samples, rates, buffers } => {
                 self.buffers = buffers;
-                self.contribute(round, Contributed { terms, samples }, now, out);
+                self.contribute(round, Contributed { terms, samples, rates }, now, out);
             }
             In::Frame { header, message } => self.receive(header, *message, now, out),
             In::Reduced(attempt) => self.hold(attempt, |open| open.reducing = false),
@@ -126,6 +129,7 @@ impl Coordinator {
             state_elements: None,
             buffers: 0,
             mine: None,
+            rates: Rates::new(),
             dead: BTreeSet::new(),
             joiners: BTreeMap::new(),
             slow_joiners: SlowJoiners::default(),
@@ -264,6 +268,7 @@ impl Coordinator {
         self.joiners.clear();
         self.leaving.clear();
         self.dead.clear();
+        self.rates.clear();
         if self.waiting.take().is_some() {
             out.push(Effect::Waiting(None));
         }

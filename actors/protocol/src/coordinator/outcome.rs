@@ -102,6 +102,10 @@ pub struct Outcome {
     pub momentum_lost: u64,
     /// Which samples were left when the round began, if the training follows an elastic sampler.
     pub samples: Option<Progress>,
+    /// The next view's members in the order that the bandwidth-aware gossip graph stands on. One that does not name each once, as
+    /// the empty one, stands for ascending ids.
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
+    pub order: Vec<NodeId>,
 }
 
 /// An outcome as a leader proposes it: who must accept it and hold its data before it is decided.

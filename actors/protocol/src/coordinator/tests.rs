@@ -4,6 +4,7 @@ mod membership;
 mod network;
 mod node;
 mod oracle;
+mod order;
 mod storm;
 mod streams;
 mod trace;

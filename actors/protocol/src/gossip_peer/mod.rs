@@ -1,148 +1,98 @@
-//! Synchronous push-sum gossip as a state machine: step `k` ends when the messages of this step's in-peers are mixed in.
+//! Push-sum gossip as a state machine, synchronous or overlapped with computation (algorithm section 5).
 //!
 //! ```text
 //!   node i                                     out-peer j
 //!     │ (x_i, w_i)·1/(d+1)  (bulk stream)          │
-//!     ├───────────────────────────────────────────►│ mixes it into x_j, w_j
-//!     │◄────────────────────────────── GossipMixed ┤
+//!     ├───────────────────────────────────────────►│ holds it until its next mix
+//!     │◄────────────────────────────── GossipMixed ┤ or GossipRefused: the mass is i's again
 //!   the mass leaves escrow
 //! ```
 //!
-//! A peer that dies, or keeps a gossip waiting longer than the grace, is done without: what it sent is not mixed, what was meant
-//! for it and did not leave stays here, values and weight alike. So no mass is ever made; what a dead peer had mixed is gone
-//! with it. The next exact average makes every weight 1 again.
+//! Synchronous (`staleness` 0), step `k` sends, waits for the messages of step `k`, and mixes them. Overlapped, it mixes what has
+//! arrived, sends, and returns; it waits only where a message is more than `staleness` steps late.
+//!
+//! **Who waits for whom** is a function of view and step: a node waits for the members that the graph lets send to it. A member that
+//! does not send to such a peer (it takes it for dead, or it is late) tells it so (`GossipSkipped`), and sends to the next member
+//! behind it instead; nobody waits for such a detour. So nodes may differ in whom they take for dead.
+//!
+//! **Mass.** What is sent stays in escrow until its receiver holds it. It comes back if the receiver refuses it (another history, a
+//! closed round, more than `staleness` steps late) or dies. A receiver that was only thought dead gives up what was reclaimed
+//! (`GossipReclaimed`). Nobody answers: it is asked (`GossipAsk`). So Σw over the living is the members' number, but for what
+//! died with its holder. Before an exact average a node *settles*: it waits until its escrow is empty, mixes, and refuses what
+//! comes later, so that all mass is in the average exactly once.
 
+mod escrow;
+mod events;
+mod inbox;
+mod sending;
+
+pub use escrow::ASK_INTERVAL;
+pub use events::{Effect, In, Key, Mix, Plan, Purpose, Sent, Waits};
+pub use inbox::PARKED_MAX;
+
+use crate::algorithm::{Gossip, LatePeers};
 use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
-use crate::push_sum::{Escrow, Split, split};
-use crate::time::{Instant, Span};
-use crate::topology::Exponential;
+use crate::time::Instant;
+use crate::topology::{self, Topology};
 use crate::view::View;
-use crate::wire::{Frame, Header, Message};
-use std::collections::BTreeSet;
+use crate::wire::{Header, Message};
+use escrow::Escrow;
+use inbox::{Inbox, Verdict};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-/// What happens to the gossip peer.
-#[derive(Clone, Debug)]
-pub enum In {
-    /// This node finished an inner step and gossips.
-    Gossip {
-        /// The inner step.
-        step: Step,
-        /// How many gossips the schedule has before it.
-        turn: u64,
-        /// The round it works towards.
-        round: Round,
-        /// The node's push-sum weight.
-        weight: f64,
-    },
-    /// Every in-peer's message was mixed or given up, and every own message is handed to the transport or failed.
-    Mixed {
-        /// The inner step.
-        step: Step,
-        /// The senders with the weight each sent, ascending; only those whose whole message came.
-        arrived: Vec<(NodeId, f64)>,
-        /// Out-peers that could not be sent to: their share stayed here.
-        returned: Vec<NodeId>,
-    },
-    /// The view of the next round is another one.
-    View {
-        /// Its members.
-        view: View,
-        /// The model history.
-        lineage: Lineage,
-        /// The next round.
-        round: Round,
-    },
-    /// A control frame about gossip arrived.
-    Frame {
-        /// Who, where in history.
-        header: Header,
-        /// What.
-        message: Box<Message>,
-    },
-    /// A member is gone.
-    MemberLost(NodeId),
-    /// A member that was thought gone is alive, in the same view.
-    MemberBack(NodeId),
-    /// This node leaves, working towards this round.
-    Leave(Round),
-    /// Time passed.
-    Tick,
-}
-
-/// What the gossip peer asks its shell for.
+/// What a node is doing.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
-    /// Stream the frozen numerator to the out-peers and mix what the in-peers send.
-    Exchange(Plan),
-    /// Send a control frame.
-    Send {
-        /// To whom.
-        to: NodeId,
-        /// What.
-        frame: Frame,
-    },
-    /// The gossip is complete.
-    Done {
-        /// The inner step.
+enum Phase {
+    /// Its training threads compute.
+    Computing,
+    /// They wait for the gossip of a step.
+    Gossiping {
         step: Step,
-        /// The node's push-sum weight now.
-        weight: f64,
-        /// Nodes whose values were mixed, this one included.
-        contributors: usize,
+        /// The peers that the graph lets this node send to in this step.
+        out: Vec<NodeId>,
+        /// When it goes on without those that are missing.
+        until: Instant,
     },
-    /// Wait no longer for the messages of these in-peers, unless they have begun to arrive.
-    GiveUp {
-        /// The inner step.
-        step: Step,
-        /// The round being worked towards.
-        round: Round,
-        /// Whose.
-        nodes: Vec<NodeId>,
-    },
-    /// Everything that this node sent was mixed or can no longer be: the node may leave.
-    Left,
-}
-
-/// One gossip's data movements as one node sees them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// The inner step.
-    pub step: Step,
-    /// The place of its streams.
-    pub place: Place,
-    /// Whom to send to, ascending.
-    pub out: Vec<NodeId>,
-    /// Whom to receive from, ascending.
-    pub inward: Vec<NodeId>,
-    /// How the mass is split.
-    pub split: Split,
-}
-
-/// How long a gossip peer waits.
-#[derive(Clone, Copy, Debug)]
-pub struct Waits {
-    /// For an in-peer's message to begin.
-    pub message: Span,
-    /// When leaving, for what was sent to be mixed.
-    pub leave: Span,
+    /// They wait until what is in flight is mixed.
+    Settling { step: Step, until: Instant },
+    /// Their contribution to the round is frozen: nothing more is mixed before the next one.
+    Settled,
 }
 
 /// The gossip peer of one node.
 #[derive(Clone, Debug)]
 pub struct GossipPeer {
     identity: Identity,
+    gossip: Gossip,
+    waits: Waits,
     lineage: Lineage,
     epoch: Epoch,
     members: Vec<NodeId>,
-    graph: Exponential,
-    waits: Waits,
-    peers_per_step: u32,
-    escrow: Escrow,
-    /// The gossip under way, and when its in-peers are given up.
-    current: Option<(Plan, Option<Instant>)>,
+    graph: Arc<dyn Topology>,
     round: Round,
+    phase: Phase,
+    /// The push-sum weight of the own numerators.
+    weight: f64,
+    /// The step whose mix takes in what arrives now.
+    mixing: Step,
+    inbox: Inbox,
+    escrow: Escrow,
     lost: BTreeSet<NodeId>,
+    late: BTreeSet<NodeId>,
+    /// The last step that something was heard of, by peer.
+    reached: BTreeMap<NodeId, Step>,
+    /// Weight that was accepted here and reclaimed by its sender, which had taken this node for dead.
+    debt: f64,
+    /// Where the peers are that refused a message of this node because it is late.
+    behind: Option<Step>,
+    /// The training threads were told to go on from there: steps are left out.
+    jumps: bool,
+    /// The last step of which parts were sent, or skipped.
+    shipped: Option<Step>,
+    leaving: bool,
+    written_off: f64,
     leave_by: Option<Instant>,
 }
 
@@ -152,144 +102,463 @@ impl Machine for GossipPeer {
 
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
-            In::Gossip { step, turn, round, weight } => self.gossip(step, turn, round, weight, now, out),
-            In::Mixed { step, arrived, returned } => self.mixed(step, &arrived, &returned, out),
-            In::View { view, lineage, round } => self.enter(&view, lineage, round, out),
+            In::Gossip { step, turn, round } => self.gossip(step, turn, round, now, out),
+            In::Settle { step, round } => self.settle(step, round, now, out),
+            In::Withheld(step) => self.withheld(step, out),
+            In::Offered { header, step, weight } => self.offered(&header, step, weight, out),
+            In::Arrived(key) => self.arrived(key, out),
+            In::Broken(key) => self.broken(key, out),
+            In::Sent(sent) => self.escrow.sent(sent, now.after(ASK_INTERVAL)),
+            In::SendFailed(sent) => self.send_failed(sent, now, out),
+            In::View { view, lineage, round, order } => self.enter((&view, lineage, round), &order, out),
             In::Frame { header, message } => self.receive(&header, &message, out),
-            In::MemberLost(node) => self.member_lost(node, out),
-            In::MemberBack(node) => _ = self.lost.remove(&node),
+            In::MemberLost(node) => self.member_lost(node),
+            In::MemberBack(node) => self.member_back(node, out),
             In::Leave(round) => self.leave(round, now, out),
             In::Tick => self.tick(now, out),
         }
+        self.go_on(out);
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.current.as_ref().and_then(|(_, deadline)| *deadline).into_iter().chain(self.leave_by).min()
+        let until = match &self.phase {
+            Phase::Gossiping { until, .. } | Phase::Settling { until, .. } => Some(*until),
+            Phase::Computing | Phase::Settled => None,
+        };
+        until.into_iter().chain(self.leave_by).chain(self.escrow.next_ask()).min()
     }
 }
 
 impl GossipPeer {
-    /// The gossip peer of a member of `view`.
+    /// The gossip peer of a member of `view`, before its first gossip in `round`.
     #[must_use]
-    pub fn new(identity: Identity, lineage: Lineage, view: &View, peers_per_step: u32, waits: Waits) -> Self {
+    pub fn new(identity: Identity, gossip: Gossip, waits: Waits, (view, lineage, round): (&View, Lineage, Round)) -> Self {
+        let members: Vec<_> = view.ids().collect();
+        let graph = topology::of(&gossip, &members, &[]);
+        let reads_max = 2 * graph.peers_max().max(gossip.peers_per_step as usize) * (gossip.staleness as usize + 1) + 2;
         Self {
             identity,
+            gossip,
+            waits,
             lineage,
             epoch: view.epoch(),
-            members: view.ids().collect(),
-            graph: Exponential::new(view.size(), peers_per_step),
-            waits,
-            peers_per_step,
+            members,
+            graph,
+            round,
+            phase: Phase::Computing,
+            weight: 1.0,
+            mixing: Step(0),
+            inbox: Inbox::new(reads_max),
             escrow: Escrow::default(),
-            current: None,
-            round: Round::FOUNDING,
             lost: BTreeSet::new(),
+            late: BTreeSet::new(),
+            reached: BTreeMap::new(),
+            debt: 0.0,
+            behind: None,
+            jumps: false,
+            shipped: None,
+            leaving: false,
+            written_off: 0.0,
             leave_by: None,
         }
     }
 
-    /// Goes over to another view. The exact average that changed it made every weight 1; what was in escrow is in it, or lost.
-    fn enter(&mut self, view: &View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
-        let fresh = Self::new(self.identity, lineage, view, self.peers_per_step, self.waits);
-        *self = Self { round, leave_by: self.leave_by, ..fresh };
-        self.left_when_acknowledged(out);
-    }
-
-    /// Whether a gossip stream of this header is of no round that is over, and of this view, or of a later one that this node
-    /// has not heard of yet. A peer may be several rounds ahead of this machine, which hears of rounds only when it gossips.
+    /// The same over the decided order of the members; one that does not name each once stands for ascending ids.
     #[must_use]
-    pub fn admits(&self, header: &Header) -> bool {
-        header.round >= self.round && (self.is_of_view(header) || header.epoch > self.epoch)
+    pub fn ordered(mut self, order: &[NodeId]) -> Self {
+        self.graph = topology::of(&self.gossip, &self.members, order);
+        self
     }
 
-    /// Push-sum weight that was sent and not acknowledged yet.
+    /// Push-sum weight that this node answers for: its own numerators', what it holds for the next mix, and what it has in escrow.
+    #[must_use]
+    pub fn weight(&self) -> f64 {
+        self.weight + self.inbox.held_weight() - self.debt + self.escrow.total()
+    }
+
+    /// The push-sum weight of the own numerators alone.
+    #[must_use]
+    pub fn own_weight(&self) -> f64 {
+        self.weight
+    }
+
+    /// Of that, what is in escrow.
     #[must_use]
     pub fn escrowed(&self) -> f64 {
         self.escrow.total()
     }
 
-    fn gossip(&mut self, step: Step, turn: u64, round: Round, weight: f64, now: Instant, out: &mut Outbox<Effect>) {
-        self.go_to(round);
-        let peers = self.graph.peers(&self.members, self.identity.node, turn);
-        let living = |peers: Vec<NodeId>| peers.into_iter().filter(|peer| !self.lost.contains(peer)).collect::<Vec<_>>();
-        let (to, inward) = (living(peers.out), living(peers.inward));
-        let split = split(weight, to.len());
-        for to in &to {
-            self.escrow.deposit(*to, step, split.share);
-        }
-        let place = Place { lineage: self.lineage, epoch: self.epoch, round, ballot: Ballot::default() };
-        let plan = Plan { step, place, out: to, inward, split };
-        self.current = Some((plan.clone(), Some(now.after(self.waits.message))));
-        out.push(Effect::Exchange(plan));
+    /// Whether a message to this peer is in escrow.
+    #[must_use]
+    pub fn awaits_answer(&self, sent: Sent) -> bool {
+        self.escrow.is_open(sent)
     }
 
-    /// A decided round makes every weight 1: what was in escrow before it is in it, or lost, and nobody waits for it.
-    fn go_to(&mut self, round: Round) {
+    /// Weight whose fate was not known when a round closed; it is in the average twice, or not at all.
+    #[must_use]
+    pub fn written_off(&self) -> f64 {
+        self.written_off
+    }
+
+    /// Peers that are more than the staleness bound late, with the last step that was heard of them.
+    pub fn late(&self) -> impl Iterator<Item = (NodeId, Option<Step>)> {
+        self.late.iter().map(|node| (*node, self.reached.get(node).copied()))
+    }
+
+    /// Whose messages this node waits for now, with their steps.
+    pub fn waits_for(&self) -> impl Iterator<Item = (Step, NodeId)> {
+        let needed = self.needed();
+        self.inbox.awaited().filter(move |(step, _)| needed.is_some_and(|needed| *step <= needed))
+    }
+
+    /// Goes over to another view. The exact average that changed it made every weight 1.
+    fn enter(&mut self, (view, lineage, round): (&View, Lineage, Round), order: &[NodeId], out: &mut Outbox<Effect>) {
+        self.begin(round, out);
+        let mut fresh = Self::new(self.identity, self.gossip, self.waits, (view, lineage, round)).ordered(order);
+        if view.epoch() == self.epoch {
+            // Only the order is another one: the dead of this view are still dead.
+            fresh.lost = std::mem::take(&mut self.lost);
+        }
+        let inbox = std::mem::take(&mut self.inbox);
+        let Self { leave_by, leaving, written_off, .. } = *self;
+        *self = Self { inbox, leave_by, leaving, written_off, ..fresh };
+        self.read_on(out);
+    }
+
+    /// A decided round makes every weight 1: what was not in it is void.
+    fn go_to(&mut self, round: Round, out: &mut Outbox<Effect>) {
         if round > self.round {
-            (self.round, self.escrow) = (round, Escrow::default());
+            self.begin(round, out);
         }
     }
 
-    fn mixed(&mut self, step: Step, arrived: &[(NodeId, f64)], returned: &[NodeId], out: &mut Outbox<Effect>) {
-        let Some((plan, _)) = self.current.take_if(|(plan, _)| plan.step == step) else { return };
-        let kept = plan.split.kept + plan.split.share * returned.len() as f64;
-        let weight = arrived.iter().fold(kept, |sum, (_, weight)| sum + weight);
-        for to in returned {
-            self.escrow.release(*to, step);
-        }
-        for (from, _) in arrived {
-            let frame = self.identity.frame(plan.place, Message::GossipMixed { step });
-            out.push(Effect::Send { to: *from, frame });
-        }
-        out.push(Effect::Done { step, weight, contributors: arrived.len() + 1 });
+    fn begin(&mut self, round: Round, out: &mut Outbox<Effect>) {
+        self.written_off += self.escrow.write_off();
+        out.push_all(self.inbox.go_to(round).into_iter().map(Effect::Drop));
+        (self.round, self.phase, self.escrow) = (round, Phase::Computing, Escrow::default());
+        (self.weight, self.debt, self.behind, self.jumps) = (1.0, 0.0, None, false);
+        // All members stand at the same step again.
+        self.late.clear();
     }
 
-    fn receive(&mut self, header: &Header, message: &Message, out: &mut Outbox<Effect>) {
-        if let Message::GossipMixed { step } = message
-            && self.is_of_view(header)
-        {
-            self.escrow.release(header.sender, *step);
-            self.left_when_acknowledged(out);
+    fn gossip(&mut self, step: Step, turn: u64, round: Round, now: Instant, out: &mut Outbox<Effect>) {
+        self.go_to(round, out);
+        self.arrive_at(step, out);
+        self.forgive(step);
+        let peers = self.graph.peers(&self.members, self.identity.node, turn);
+        for from in peers.inward.iter().filter(|from| !self.lost.contains(from) && !self.late.contains(from)) {
+            self.inbox.expect(step, *from);
         }
+        if self.is_synchronous() {
+            self.ship(step, &peers.out, out);
+        }
+        let patience = self.gossip.late_peers == LatePeers::Wait || self.is_synchronous();
+        let until = if patience { now.after(self.waits.message) } else { now };
+        self.phase = Phase::Gossiping { step, out: peers.out, until };
+        self.read_on(out);
+        self.give_up_late(now, out);
+    }
+
+    fn settle(&mut self, step: Step, round: Round, now: Instant, out: &mut Outbox<Effect>) {
+        self.go_to(round, out);
+        self.arrive_at(step, out);
+        self.phase = Phase::Settling { step, until: now.after(self.waits.message) };
+        self.read_on(out);
+    }
+
+    /// The training threads are at `step` now; those that await messages of steps that were left out are told.
+    fn arrive_at(&mut self, step: Step, out: &mut Outbox<Effect>) {
+        let first = self.shipped.map_or(Step(0), |shipped| Step(shipped.0.saturating_add(1)));
+        if std::mem::take(&mut self.jumps) && first < step {
+            let last = Step(step.0 - 1);
+            let others = self.members.iter().filter(|member| **member != self.identity.node && !self.lost.contains(member));
+            others.for_each(|member| self.tell(*member, Message::GossipSkipped { first, last }, out));
+        }
+        self.mixing = step;
+    }
+
+    fn is_synchronous(&self) -> bool {
+        self.gossip.staleness == 0
+    }
+
+    /// The step whose messages must be here before the gossip under way can end.
+    fn needed(&self) -> Option<Step> {
+        match &self.phase {
+            Phase::Gossiping { step, .. } => step.0.checked_sub(u64::from(self.gossip.staleness)).map(Step),
+            _ => None,
+        }
+    }
+
+    /// Ends what can end now.
+    fn go_on(&mut self, out: &mut Outbox<Effect>) {
+        match &self.phase {
+            Phase::Gossiping { step, out: peers, .. } => {
+                if self.needed().is_none_or(|needed| self.inbox.missing(needed).is_empty()) {
+                    let (step, peers) = (*step, peers.clone());
+                    self.phase = Phase::Computing;
+                    self.mix(step, Purpose::Gossip, out);
+                    if !self.is_synchronous() {
+                        self.ship(step, &peers, out);
+                    }
+                    self.mixing = Step(step.0.saturating_add(1));
+                }
+            }
+            Phase::Settling { step, .. } if self.escrow.messages() == 0 => {
+                let step = *step;
+                self.close(out);
+                self.mix(step, Purpose::Average, out);
+            }
+            _ => {}
+        }
+        if self.leave_by.is_some() && self.escrow.messages() == 0 {
+            self.leave_by = None;
+            out.push(Effect::Left);
+        }
+    }
+
+    fn mix(&mut self, step: Step, purpose: Purpose, out: &mut Outbox<Effect>) {
+        let exact = self.is_synchronous() && purpose == Purpose::Gossip;
+        let arrivals = self.inbox.take_held(step, exact);
+        let returned = self.escrow.take_returned();
+        // A node never gives up so much that nothing is left of its own.
+        let paid = self.debt.min(self.weight / 2.0);
+        self.debt -= paid;
+        let own = self.weight - paid;
+        let weight = arrivals
+            .iter()
+            .map(|(_, weight)| weight)
+            .chain(returned.iter().map(|(_, weight)| weight))
+            .fold(own, |sum, weight| sum + weight);
+        self.weight = weight;
+        let (arrivals, returned) =
+            (arrivals.into_iter().map(|(key, _)| key).collect(), returned.into_iter().map(|(sent, _)| sent).collect());
+        let behind = self.behind.take();
+        self.jumps |= behind.is_some();
+        out.push(Effect::Mix(Mix { step, purpose, own, weight, arrivals, returned, behind }));
+        self.read_on(out);
+    }
+
+    /// What comes from now on is refused: the contribution is about to be frozen.
+    fn close(&mut self, out: &mut Outbox<Effect>) {
+        self.phase = Phase::Settled;
+        for key in self.inbox.close(self.round) {
+            self.refuse(key, out);
+        }
+    }
+
+    fn offered(&mut self, header: &Header, step: Step, weight: f64, out: &mut Outbox<Effect>) {
+        let key = (header.round, step, header.sender);
+        if !self.admits(header) || !weight.is_finite() || weight <= 0.0 {
+            return self.refuse_at(
+                Place { lineage: header.lineage, epoch: header.epoch, round: header.round, ballot: header.ballot },
+                key,
+                out,
+            );
+        }
+        self.heard_of(header.sender, step);
+        let verdict = if key.0 == self.round { self.inbox.verdict(key.2, key.1) } else { None };
+        match verdict {
+            // It came twice.
+            Some(Verdict::Accepted(_)) => {
+                out.push(Effect::Drop(key));
+                self.tell(key.2, Message::GossipMixed { step }, out);
+            }
+            _ if self.inbox.has(key) => {}
+            Some(Verdict::Refused) => self.refuse(key, out),
+            None if key.0 == self.round && !self.takes(key) => self.refuse(key, out),
+            None if self.inbox.park(key, weight) => self.read_on(out),
+            None => self.refuse(key, out),
+        }
+    }
+
+    /// Whether a message of this round is still mixed, if it arrives now.
+    fn takes(&self, key: Key) -> bool {
+        // Synchronous, a detour may come one step late.
+        let late_max = u64::from(self.gossip.staleness).max(1);
+        self.phase != Phase::Settled && !self.leaving && key.0 == self.round && key.1.0.saturating_add(late_max) >= self.mixing.0
+    }
+
+    /// Whether a message of this header may ever be mixed: it is of no round that is over, and of this view, or of a later one
+    /// that this node has not heard of yet. A peer may be several rounds ahead of this machine, which hears of rounds only when it
+    /// gossips.
+    fn admits(&self, header: &Header) -> bool {
+        header.round >= self.round && (self.is_of_view(header) || header.epoch > self.epoch)
+    }
+
+    fn read_on(&mut self, out: &mut Outbox<Effect>) {
+        while let Some(key) = self.inbox.next_to_read(self.round) {
+            out.push(Effect::Receive(key));
+        }
+    }
+
+    fn arrived(&mut self, key: Key, out: &mut Outbox<Effect>) {
+        let Some(weight) = self.inbox.take_read(key) else { return out.push(Effect::Drop(key)) };
+        if self.takes(key) && self.inbox.verdict(key.2, key.1).is_none() {
+            self.inbox.hold(key, weight);
+            self.tell(key.2, Message::GossipMixed { step: key.1 }, out);
+        } else {
+            self.refuse(key, out);
+        }
+        self.read_on(out);
+    }
+
+    fn broken(&mut self, key: Key, out: &mut Outbox<Effect>) {
+        if self.inbox.take_read(key).is_some() {
+            self.refuse(key, out);
+            self.read_on(out);
+        }
+    }
+
+    fn refuse(&mut self, key: Key, out: &mut Outbox<Effect>) {
+        let place = Place { round: key.0, ..self.place() };
+        self.refuse_at(place, key, out);
+    }
+
+    fn refuse_at(&mut self, place: Place, key: Key, out: &mut Outbox<Effect>) {
+        let (round, step, from) = key;
+        if round == self.round && place.epoch == self.epoch {
+            self.inbox.judge(from, step, Verdict::Refused);
+        }
+        out.push(Effect::Drop(key));
+        let message = Message::GossipRefused { step, reached: self.mixing };
+        out.push(Effect::Send { to: from, frame: self.identity.frame(place, message) });
+    }
+
+    fn tell(&self, to: NodeId, message: Message, out: &mut Outbox<Effect>) {
+        out.push(Effect::Send { to, frame: self.identity.frame(self.place(), message) });
+    }
+
+    fn place(&self) -> Place {
+        Place { lineage: self.lineage, epoch: self.epoch, round: self.round, ballot: Ballot::default() }
     }
 
     fn is_of_view(&self, header: &Header) -> bool {
-        header.lineage == self.lineage && header.epoch == self.epoch && self.members.binary_search(&header.sender).is_ok()
+        header.lineage == self.lineage && header.epoch == self.epoch && self.is_member(header.sender)
     }
 
-    fn member_lost(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
-        if self.members.binary_search(&node).is_err() {
+    fn is_member(&self, node: NodeId) -> bool {
+        self.members.binary_search(&node).is_ok()
+    }
+
+    fn receive(&mut self, header: &Header, message: &Message, out: &mut Outbox<Effect>) {
+        if header.lineage != self.lineage || header.epoch < self.epoch {
             return;
         }
-        self.lost.insert(node);
-        self.escrow.reclaim(node);
-        self.left_when_acknowledged(out);
-        let current = self.current.as_ref().filter(|(plan, _)| plan.inward.contains(&node));
-        if let Some((plan, _)) = current {
-            out.push(Effect::GiveUp { step: plan.step, round: plan.place.round, nodes: vec![node] });
+        let from = header.sender;
+        match message {
+            Message::GossipSkipped { first, last } if header.round >= self.round => {
+                self.heard_of(from, *last);
+                self.inbox.skip(from, *first, *last);
+            }
+            Message::GossipMixed { step } if self.is_of_view(header) => {
+                if self.escrow.release((from, *step)) {
+                    out.push(Effect::Forget((from, *step)));
+                }
+            }
+            Message::GossipRefused { step, reached } if self.is_of_view(header) => {
+                let late = u64::from(self.gossip.staleness).max(1);
+                if self.escrow.take_back((from, *step)) && step.0.saturating_add(late) < reached.0 {
+                    self.behind = self.behind.max(Some(*reached));
+                }
+            }
+            Message::GossipAsk { step } => self.answer(header, *step, out),
+            Message::GossipReclaimed { step } if self.is_of_view(header) && header.round == self.round => {
+                self.give_up_reclaimed((self.round, *step, from), out);
+            }
+            _ => {}
         }
     }
 
-    /// The node's last messages may still be under way to peers that are behind: it stays until they were mixed.
+    /// What became of a message, as far as that is known; if nothing of it is here, nothing ever will be.
+    fn answer(&mut self, header: &Header, step: Step, out: &mut Outbox<Effect>) {
+        let key = (header.round, step, header.sender);
+        let known = if header.round == self.round && self.is_of_view(header) { self.inbox.verdict(key.2, step) } else { None };
+        match known {
+            Some(Verdict::Accepted(_)) => self.tell(key.2, Message::GossipMixed { step }, out),
+            None if self.inbox.has(key) || header.round > self.round || header.epoch > self.epoch => {}
+            _ => {
+                self.refuse_at(Place { lineage: header.lineage, epoch: header.epoch, round: header.round, ballot: header.ballot }, key, out)
+            }
+        }
+    }
+
+    /// The sender took this node for dead and has taken this message's mass back.
+    fn give_up_reclaimed(&mut self, key: Key, out: &mut Outbox<Effect>) {
+        if let Some(Verdict::Accepted(weight)) = self.inbox.verdict(key.2, key.1) {
+            self.debt += weight;
+        }
+        if self.inbox.drop_message(key) {
+            out.push(Effect::Drop(key));
+        }
+        self.inbox.judge(key.2, key.1, Verdict::Refused);
+        self.read_on(out);
+    }
+
+    fn heard_of(&mut self, peer: NodeId, step: Step) {
+        let reached = self.reached.entry(peer).or_default();
+        *reached = (*reached).max(step);
+    }
+
+    /// Peers that are within the bound again are waited for again.
+    fn forgive(&mut self, step: Step) {
+        let (reached, staleness) = (&self.reached, u64::from(self.gossip.staleness).max(1));
+        self.late.retain(|peer| reached.get(peer).is_none_or(|reached| reached.0.saturating_add(staleness) < step.0));
+    }
+
+    fn member_lost(&mut self, node: NodeId) {
+        if self.is_member(node) {
+            self.lost.insert(node);
+            self.escrow.reclaim(node);
+            self.inbox.give_up(node);
+        }
+    }
+
+    /// It was only away for a moment: no round was decided without it.
+    fn member_back(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
+        if !self.lost.remove(&node) {
+            return;
+        }
+        for step in self.escrow.take_reclaimed(node) {
+            self.tell(node, Message::GossipReclaimed { step }, out);
+        }
+        // It was not told what was skipped meanwhile.
+        if let Some(last) = self.shipped {
+            self.tell(node, Message::GossipSkipped { first: Step(0), last }, out);
+        }
+    }
+
+    /// The node's last messages may still be under way: it stays until they have arrived.
     fn leave(&mut self, round: Round, now: Instant, out: &mut Outbox<Effect>) {
-        self.go_to(round);
-        self.leave_by = Some(now.after(self.waits.leave));
-        self.left_when_acknowledged(out);
-    }
-
-    fn left_when_acknowledged(&mut self, out: &mut Outbox<Effect>) {
-        if self.escrow.messages() == 0 && self.leave_by.take().is_some() {
-            out.push(Effect::Left);
-        }
+        self.go_to(round, out);
+        (self.leaving, self.leave_by) = (true, Some(now.after(self.waits.leave)));
+        self.close(out);
     }
 
     fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        for (to, step) in self.escrow.overdue(now) {
+            self.tell(to, Message::GossipAsk { step }, out);
+        }
         if self.leave_by.take_if(|leave_by| now >= *leave_by).is_some() {
             out.push(Effect::Left);
         }
-        let Some((plan, deadline)) = &mut self.current else { return };
-        if deadline.take_if(|deadline| now >= *deadline).is_some() {
-            out.push(Effect::GiveUp { step: plan.step, round: plan.place.round, nodes: plan.inward.clone() });
+        if matches!(self.phase, Phase::Settling { until, .. } if now >= until) {
+            self.written_off += self.escrow.write_off();
+        }
+        self.give_up_late(now, out);
+    }
+
+    /// Goes on without the peers that are missing, until they are in time again.
+    fn give_up_late(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        if !matches!(self.phase, Phase::Gossiping { until, .. } if now >= until) {
+            return;
+        }
+        let missing = self.needed().map(|needed| self.inbox.missing(needed)).unwrap_or_default();
+        for peer in &missing {
+            self.inbox.give_up(*peer);
+            self.late.insert(*peer);
+        }
+        if !missing.is_empty() {
+            out.push(Effect::Late(missing.into_iter().collect()));
         }
     }
 }

@@ -23,7 +23,7 @@ fn through_a_frame(progress: &Progress) -> Progress {
     let identity = Identity { cluster: ClusterId(1), node: NodeId(1), incarnation: Incarnation(1) };
     let place = Place { lineage: Lineage(1), epoch: Epoch::FOUNDING, round: Round(1), ballot: Ballot::default() };
     let terms = Terms { kind: RoundKind::Slow, step: progress.step, gamma: 0.1, elements: 1 };
-    let contributed = Contributed { terms, samples: Some(progress.clone()) };
+    let contributed = Contributed { terms, samples: Some(progress.clone()), rates: vec![] };
     let bytes = identity.frame(place, Message::Contribute(contributed)).encode().unwrap();
     let Frame::V1 { message, .. } = Frame::decode(&bytes).unwrap();
     let Message::Contribute(Contributed { samples: Some(decoded), .. }) = *message else { panic!("{message:?}") };

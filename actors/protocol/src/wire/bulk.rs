@@ -37,6 +37,8 @@ pub enum Bulk {
         weight: f64,
         /// `1/(d+1)`: what the receiver multiplies the values by.
         scale: f32,
+        /// How the values travel.
+        wire: WireType,
     },
     /// Publish: the base optimizer's buffers of the lowest contributor, to a node that joins.
     Buffers,

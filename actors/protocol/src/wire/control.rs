@@ -7,6 +7,7 @@ use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round
 use crate::membership::settings::SETTINGS_BYTES_MAX;
 use crate::model::ModelSize;
 use crate::sampler::Progress;
+use crate::topology::{RATES_MAX, Rate};
 use crate::view::{MEMBERS_MAX, View};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -111,13 +112,32 @@ pub enum Message {
     Broken(NodeId),
     /// The round cannot go on: its reason, for every member's error.
     Abandon(RefusalReason),
-    /// A gossip message of this step was mixed; its mass left escrow.
+    /// A gossip message of this step has arrived and is mixed; its mass left escrow.
     GossipMixed {
         /// The sender's inner step of the message.
         step: Step,
     },
     /// A gossip message of this step was refused; its mass stays with its sender.
     GossipRefused {
+        /// The sender's inner step of the message.
+        step: Step,
+        /// The refusing node's inner step.
+        reached: Step,
+    },
+    /// Nothing more comes from the sender for these of its inner steps.
+    GossipSkipped {
+        /// The first of them.
+        first: Step,
+        /// The last of them.
+        last: Step,
+    },
+    /// Asks what became of a gossip message; if nothing of it has arrived, it is refused from now on.
+    GossipAsk {
+        /// The sender's inner step of the message.
+        step: Step,
+    },
+    /// The sender took the receiver for dead and has taken back this message's mass.
+    GossipReclaimed {
         /// The sender's inner step of the message.
         step: Step,
     },
@@ -144,6 +164,9 @@ pub struct Contributed {
     pub terms: Terms,
     /// Which samples were left when the round began, if its training follows an elastic sampler.
     pub samples: Option<Progress>,
+    /// How fast its messages reached others, if the gossip graph follows that.
+    #[serde(deserialize_with = "bounded::list::<_, _, RATES_MAX>")]
+    pub rates: Vec<Rate>,
 }
 
 /// Why a running cluster does not admit a node.

@@ -8,6 +8,7 @@ use crate::coordinator::{Outcome, Proposal, RoundKind, Terms};
 use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
 use crate::model::ModelSize;
 use crate::sampler::{DecidedRound, Progress, Settings};
+use crate::topology::Rate;
 use crate::view::{Member, View};
 use std::net::SocketAddr;
 
@@ -38,6 +39,10 @@ const PROGRESS: &str = "\
 24000000000000000000000000000000";
 /// Nodes 5 and 9.
 const BOTH: &str = "020000000000000005000000000000000900000000000000";
+/// Nodes 9 and 5.
+const TURNED: &str = "020000000000000009000000000000000500000000000000";
+/// Node 5 at 1,000 and node 9 at 2 kilobytes a second.
+const RATES: &str = "02000000000000000500000000000000e8030000090000000000000002000000";
 /// Address, devices, settings.
 const INTRODUCTION: &str = "000000000a000009e81c02001400000000000000746175203d2034380a62657461203d20302e350a";
 
@@ -74,13 +79,13 @@ pub(super) fn progress() -> Progress {
 
 pub(super) fn outcome(kind: RoundKind) -> Outcome {
     let (lineage, contributors) = (header().lineage, vec![NodeId(5), NodeId(9)]);
-    let (absent, samples) = (vec![ShardId(3), ShardId(511)], Some(progress()));
-    Outcome { lineage, round: Round(42), terms: terms(kind), contributors, view: view(), absent, momentum_lost: 6, samples }
+    let (absent, samples, order) = (vec![ShardId(3), ShardId(511)], Some(progress()), vec![NodeId(9), NodeId(5)]);
+    Outcome { lineage, round: Round(42), terms: terms(kind), contributors, view: view(), absent, momentum_lost: 6, samples, order }
 }
 
 fn outcome_bytes(kind: &str) -> String {
     let absent = "020000000000000003000000ff010000";
-    format!("{LINEAGE}2a00000000000000{kind}{TERMS}{BOTH}{VIEW}{absent}060000000000000001{PROGRESS}")
+    format!("{LINEAGE}2a00000000000000{kind}{TERMS}{BOTH}{VIEW}{absent}060000000000000001{PROGRESS}{TURNED}")
 }
 
 pub(super) fn proposal(kind: RoundKind) -> Proposal {
@@ -96,7 +101,11 @@ pub(super) fn standing() -> Standing {
 }
 
 pub(super) fn contributed() -> Contributed {
-    Contributed { terms: terms(RoundKind::Slow), samples: Some(progress()) }
+    Contributed { terms: terms(RoundKind::Slow), samples: Some(progress()), rates: vec![rate(5, 1000), rate(9, 2)] }
+}
+
+fn rate(to: u64, kilobytes: u32) -> Rate {
+    Rate { to: NodeId(to), kilobytes }
 }
 
 /// A node that is in no view yet, and a member.
@@ -154,7 +163,7 @@ fn votes() -> Vec<(Message, String)> {
     vec![
         (Message::Prepare, "06000000".to_owned()),
         (Message::Promise { accepted: None, contributed: None }, "070000000000".to_owned()),
-        (promise, format!("070000000101000000000000000500000000000000{}01{SLOW}{TERMS}01{PROGRESS}", proposal_bytes(AVERAGE))),
+        (promise, format!("070000000101000000000000000500000000000000{}01{SLOW}{TERMS}01{PROGRESS}{RATES}", proposal_bytes(AVERAGE))),
         (Message::Propose(proposal(RoundKind::Found)), format!("08000000{}", proposal_bytes(FOUND))),
         (admit, format!("09000000{}{VIEW}", proposal_bytes(SLOW))),
         (Message::Prepared, "0a000000".to_owned()),
@@ -172,13 +181,16 @@ pub(super) fn messages() -> Vec<(Message, String)> {
     all.extend(refusals());
     all.push((Message::Leave { contributes: false }, "0400000000".to_owned()));
     all.push((Message::Leave { contributes: true }, "0400000001".to_owned()));
-    let alone = Contributed { samples: None, ..contributed() };
-    all.push((Message::Contribute(alone), format!("05000000{SLOW}{TERMS}00")));
-    all.push((Message::Contribute(contributed()), format!("05000000{SLOW}{TERMS}01{PROGRESS}")));
+    let alone = Contributed { samples: None, rates: vec![], ..contributed() };
+    all.push((Message::Contribute(alone), format!("05000000{SLOW}{TERMS}000000000000000000")));
+    all.push((Message::Contribute(contributed()), format!("05000000{SLOW}{TERMS}01{PROGRESS}{RATES}")));
     all.extend(votes());
     all.extend(abandons());
     all.push((Message::GossipMixed { step: Step(7) }, "0f0000000700000000000000".to_owned()));
-    all.push((Message::GossipRefused { step: Step(8) }, "100000000800000000000000".to_owned()));
+    all.push((Message::GossipRefused { step: Step(8), reached: Step(9) }, "1000000008000000000000000900000000000000".to_owned()));
+    all.push((Message::GossipSkipped { first: Step(1), last: Step(2) }, "1100000001000000000000000200000000000000".to_owned()));
+    all.push((Message::GossipAsk { step: Step(3) }, "120000000300000000000000".to_owned()));
+    all.push((Message::GossipReclaimed { step: Step(4) }, "130000000400000000000000".to_owned()));
     all
 }
 
@@ -192,7 +204,10 @@ pub(super) fn contents() -> Vec<(Bulk, String)> {
         (contribution(WireType::Int8), contributed("02000000")),
         (Bulk::Parameters, "01000000".to_owned()),
         (Bulk::State, "02000000".to_owned()),
-        (Bulk::Gossip { step: Step(7), weight: 0.5, scale: 0.5 }, "030000000700000000000000000000000000e03f0000003f".to_owned()),
+        (
+            Bulk::Gossip { step: Step(7), weight: 0.5, scale: 0.5, wire: WireType::Int8 },
+            "030000000700000000000000000000000000e03f0000003f02000000".to_owned(),
+        ),
         (Bulk::Buffers, "04000000".to_owned()),
         (Bulk::Update(WireType::BFloat16), "0500000001000000".to_owned()),
         (Bulk::Update(WireType::Int8), "0500000002000000".to_owned()),

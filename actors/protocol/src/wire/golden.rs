@@ -50,10 +50,13 @@ fn every_message_has_an_example() {
         Message::Abandon(_) => 14,
         Message::GossipMixed { .. } => 15,
         Message::GossipRefused { .. } => 16,
+        Message::GossipSkipped { .. } => 17,
+        Message::GossipAsk { .. } => 18,
+        Message::GossipReclaimed { .. } => 19,
     };
     let mut numbers: Vec<u32> = messages().iter().map(|(message, _)| number(message)).collect();
     numbers.dedup();
-    assert_eq!(numbers, (0..17).collect::<Vec<_>>());
+    assert_eq!(numbers, (0..20).collect::<Vec<_>>());
     let kinds = |content: &Bulk| match content {
         Bulk::Contribution(_) => 0,
         Bulk::Parameters => 1,

@@ -31,6 +31,12 @@ pub struct BenchNode {
     /// Pretended computation before each step.
     #[arg(long, default_value_t = 0)]
     compute_ms: u64,
+    /// The node whose computation takes longer.
+    #[arg(long)]
+    slow_node: Option<u64>,
+    /// How many times longer.
+    #[arg(long, default_value_t = 1)]
+    slow_factor: u32,
 }
 
 /// What a node of a measurement tells, one JSON object a line.
@@ -39,8 +45,10 @@ pub struct BenchNode {
 pub enum NodeEvent {
     /// Times of the next timed steps, in seconds; [`STEPS_PER_LINE`] at most.
     Times {
-        /// In the order of the steps.
+        /// Of `step` alone, in the order of the steps.
         seconds: Vec<f64>,
+        /// With the computation before it.
+        periods: Vec<f64>,
     },
     /// After the last step.
     Done(NodeTotals),
@@ -62,16 +70,18 @@ pub struct NodeTotals {
 impl BenchNode {
     /// Does this node's part and tells its times.
     pub fn run(self) -> anyhow::Result<()> {
-        let runtime = Runtime::builder().config(Config::load()?).spawn()?;
+        let config = Config::load()?;
+        let is_slow = self.slow_node.is_some() && self.slow_node == config.node_id;
+        let runtime = Runtime::builder().config(config).spawn()?;
         let mut worker = runtime.worker(0)?;
         let mut params = Synthetic::new(self.parameters);
         worker.synchronize(&mut params)?;
-        let compute = Duration::from_millis(self.compute_ms);
+        let compute = Duration::from_millis(self.compute_ms) * if is_slow { self.slow_factor } else { 1 };
         for _ in 0..WARM_UP_STEPS {
             timed_step(&mut worker, &mut params, compute)?;
         }
         let before = runtime.traffic();
-        let seconds = (0..self.steps).map(|_| timed_step(&mut worker, &mut params, compute)).collect::<Result<Vec<_>, _>>()?;
+        let times = (0..self.steps).map(|_| timed_step(&mut worker, &mut params, compute)).collect::<Result<Vec<_>, _>>()?;
         let after = settled_traffic(&runtime);
         let totals = NodeTotals {
             sent_bytes: after.sent_bytes.saturating_sub(before.sent_bytes),
@@ -79,8 +89,9 @@ impl BenchNode {
             mtu_bytes: after.mtu_bytes,
             peak_bytes: peak_resident_bytes().unwrap_or(0),
         };
-        for seconds in seconds.chunks(STEPS_PER_LINE) {
-            println!("{}", serde_json::to_string(&NodeEvent::Times { seconds: seconds.to_vec() })?);
+        for times in times.chunks(STEPS_PER_LINE) {
+            let (seconds, periods) = times.iter().copied().unzip();
+            println!("{}", serde_json::to_string(&NodeEvent::Times { seconds, periods })?);
         }
         println!("{}", serde_json::to_string(&NodeEvent::Done(totals))?);
         worker.leave()?;
@@ -102,14 +113,15 @@ fn settled_traffic(runtime: &Runtime) -> slowmo::Traffic {
     }
 }
 
-/// Seconds of one `step`, the pretended computation before it not counted.
-fn timed_step(worker: &mut Worker, params: &mut Synthetic, compute: Duration) -> Result<f64, slowmo::StepError> {
+/// Seconds of one `step`, without and with the pretended computation before it.
+fn timed_step(worker: &mut Worker, params: &mut Synthetic, compute: Duration) -> Result<(f64, f64), slowmo::StepError> {
+    let begin = Instant::now();
     if !compute.is_zero() {
         std::thread::sleep(compute);
     }
     let start = Instant::now();
     worker.step(params, LEARNING_RATE)?;
-    Ok(start.elapsed().as_secs_f64())
+    Ok((start.elapsed().as_secs_f64(), begin.elapsed().as_secs_f64()))
 }
 
 /// One flat tensor of deterministic values.

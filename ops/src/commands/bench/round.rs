@@ -1,7 +1,7 @@
 //! `slowmo bench round`: exact averages and outer rounds, against plain quinn that moves the same bytes.
 
 use super::limits::{LimitsReport, plain_quinn_ms, single_limits};
-use super::run::{Figures, Measurement, ratio};
+use super::run::{Figures, Fixed, Measurement, owned, ratio};
 use super::sizes::Sizes;
 use crate::console::{Console, table};
 use clap::Args;
@@ -104,8 +104,9 @@ impl RoundBench {
         table([title.as_str(), "figure"], rows)
     }
 
-    fn measurement<'a>(&'a self, what: &'a str, settings: &'a [(&'a str, &'a str)], ideal_bytes: f64) -> Measurement<'a> {
-        Measurement { what, sizes: &self.sizes, settings, steps: self.rounds, compute_ms: 0, ideal_bytes }
+    fn measurement<'a>(&'a self, what: &'a str, settings: Fixed<'_>, ideal_bytes: f64) -> Measurement<'a> {
+        let settings = owned(settings);
+        Measurement { what, sizes: &self.sizes, settings, steps: self.rounds, compute_ms: 0, ideal_bytes, slow: None }
     }
 }
 

@@ -20,13 +20,23 @@ pub struct Measurement<'a> {
     /// Nodes and model.
     pub sizes: &'a Sizes,
     /// The algorithm, as configuration variables.
-    pub settings: &'a [(&'a str, &'a str)],
+    pub settings: Vec<(&'static str, String)>,
     /// Timed steps.
     pub steps: u32,
     /// Pretended computation before each step.
     pub compute_ms: u64,
     /// Bytes that the algorithm must send, out of each node in each step.
     pub ideal_bytes: f64,
+    /// A node whose computation takes so many times longer.
+    pub slow: Option<(u64, u32)>,
+}
+
+/// Configuration variables that are always the same.
+pub type Fixed<'a> = &'a [(&'static str, &'static str)];
+
+/// Owned configuration variables, for [`Measurement::settings`].
+pub fn owned(settings: Fixed<'_>) -> Vec<(&'static str, String)> {
+    settings.iter().map(|(name, value)| (*name, (*value).to_owned())).collect()
 }
 
 /// What one node told.
@@ -34,6 +44,8 @@ pub struct Measurement<'a> {
 pub struct NodeReport {
     /// Time of each timed step, in seconds.
     pub seconds: Vec<f64>,
+    /// The same with the computation before it.
+    pub periods: Vec<f64>,
     totals: Option<NodeTotals>,
 }
 
@@ -92,16 +104,24 @@ impl Measurement<'_> {
     pub fn reports(&self, console: Console) -> anyhow::Result<Vec<NodeReport>> {
         console.progress(format!("measuring {} with {} nodes, {} MiB", self.what, self.sizes.nodes, self.sizes.mib));
         let program = std::env::current_exe().context("cannot find this program")?;
-        let plan = self.settings.iter().fold(Plan::new(program, self.sizes.nodes.into()), |plan, (name, value)| plan.variable(name, value));
+        let plan = self
+            .settings
+            .iter()
+            .fold(Plan::new(program, self.sizes.nodes.into()), |plan, (name, value)| plan.variable(name, value.as_str()));
         let arguments =
             [("--parameters", self.sizes.parameters() as u64), ("--steps", self.steps.into()), ("--compute-ms", self.compute_ms)];
-        let arguments = arguments.into_iter().flat_map(|(name, value)| [name.to_owned(), value.to_string()]);
+        let slow = self.slow.map(|(node, factor)| [("--slow-node", node), ("--slow-factor", factor.into())]);
+        let arguments = arguments.into_iter().chain(slow.into_iter().flatten());
+        let arguments = arguments.flat_map(|(name, value)| [name.to_owned(), value.to_string()]);
         let plan = plan.arguments([BENCH_NODE]).arguments(arguments).isolated(TIME_MAX);
         let mut reports = vec![NodeReport::default(); self.sizes.nodes.into()];
         supervise(&plan, &mut |line| {
             let report = &mut reports[line.node - 1];
             match serde_json::from_str(&line.text) {
-                Ok(NodeEvent::Times { seconds }) if line.stream == Stream::Output => report.seconds.extend(seconds),
+                Ok(NodeEvent::Times { seconds, periods }) if line.stream == Stream::Output => {
+                    report.seconds.extend(seconds);
+                    report.periods.extend(periods);
+                }
                 Ok(NodeEvent::Done(totals)) if line.stream == Stream::Output => report.totals = Some(totals),
                 _ => console.node_line(line),
             }

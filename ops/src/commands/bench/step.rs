@@ -1,6 +1,6 @@
 //! `slowmo bench step`: what `step` costs when nothing is due.
 
-use super::run::{Measurement, NodeReport};
+use super::run::{Measurement, NodeReport, owned};
 use super::sizes::Sizes;
 use crate::console::{Console, table};
 use anyhow::Context;
@@ -45,7 +45,8 @@ impl StepBench {
         self.sizes.check()?;
         catch_signals();
         let (sizes, steps) = (&self.sizes, self.steps);
-        let measurement = Measurement { what: "idle steps", sizes, settings: &NOTHING_DUE, steps, compute_ms: 0, ideal_bytes: 0.0 };
+        let measurement =
+            Measurement { what: "idle steps", sizes, settings: owned(&NOTHING_DUE), steps, compute_ms: 0, ideal_bytes: 0.0, slow: None };
         let of_node = |mut report: NodeReport| (median(&mut report.seconds), report.seconds);
         let nodes = measurement.reports(console)?.into_iter().map(of_node);
         let (p50, sorted) = nodes.max_by(|one, other| one.0.total_cmp(&other.0)).context("no node reported")?;

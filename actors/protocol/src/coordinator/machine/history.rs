@@ -7,6 +7,7 @@ use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round, ShardId};
 use crate::machine::Place;
 use crate::policy::{OnMomentumLoss, Quorum};
 use crate::shards::{Layout, ShardMap};
+use crate::topology::{Rates, next_order};
 use crate::view::{MEMBERS_MAX, Member, View};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_128;
@@ -25,6 +26,8 @@ pub(super) struct History {
     /// Shards whose state nobody holds.
     pub absent: Vec<ShardId>,
     pub momentum_lost: u64,
+    /// The members in the order of the gossip graph; empty for ascending ids.
+    pub order: Vec<NodeId>,
     /// The outcome before, for members that missed it.
     pub last: Option<Decided>,
     /// This node is no member: it only receives what the round makes.
@@ -40,7 +43,8 @@ pub(super) struct Decided {
 
 impl History {
     pub fn founding(view: View, lineage: Lineage) -> Self {
-        Self { lineage, round: Round::FOUNDING, view, absent: Vec::new(), momentum_lost: 0, last: None, joining: false }
+        let (absent, order) = (Vec::new(), Vec::new());
+        Self { lineage, round: Round::FOUNDING, view, absent, momentum_lost: 0, order, last: None, joining: false }
     }
 
     /// The history of a node that is admitted by an outcome of `round` among the members of `view`.
@@ -55,6 +59,7 @@ impl History {
             view: outcome.view.clone(),
             absent: outcome.absent.clone(),
             momentum_lost: outcome.momentum_lost,
+            order: outcome.order.clone(),
             last: Some(Decided { outcome, place }),
             joining: false,
         }
@@ -160,6 +165,7 @@ impl Coordinator {
         }
         let view = self.next_view(terms, &plan.participants)?;
         let history = self.history.as_ref()?;
+        let order = self.order_of(&view, &plan.participants);
         let samples = plan.contributors.iter().find_map(|node| self.samples_of(*node));
         let outcome = Outcome {
             lineage: self.lineage_after(&plan.participants)?,
@@ -170,8 +176,19 @@ impl Coordinator {
             absent,
             momentum_lost: history.momentum_lost + lost.len() as u64,
             samples,
+            order,
         };
         Some(Ok(Proposal { outcome, participants: plan.participants, inherited: false }))
+    }
+
+    /// The order of the gossip graph over the next view. Rates that only some told say little of the whole: then the order stays.
+    /// A leader under the first ballot knows those of the round before, one under a higher ballot has just been told all.
+    fn order_of(&self, view: &View, participants: &[NodeId]) -> Vec<NodeId> {
+        let Some(history) = self.history.as_ref().filter(|_| self.settings.orders_by_rate) else { return Vec::new() };
+        let members: Vec<NodeId> = view.ids().collect();
+        let all_told = participants.iter().all(|node| self.rates.contains_key(node));
+        let none = Rates::new();
+        next_order(&history.order, &members, if all_told { &self.rates } else { &none })
     }
 
     fn samples_of(&self, node: NodeId) -> Option<crate::sampler::Progress> {

@@ -108,8 +108,11 @@ impl Coordinator {
     }
 
     /// Notes what a member contributes; two that expect different rounds end the run: they run different scripts.
-    pub(super) fn note_contribution(&mut self, node: NodeId, contributed: Contributed, now: Instant, out: &mut Outbox<Effect>) {
+    pub(super) fn note_contribution(&mut self, node: NodeId, mut contributed: Contributed, now: Instant, out: &mut Outbox<Effect>) {
         let Some(current) = &mut self.current else { return };
+        if self.settings.orders_by_rate {
+            self.rates.insert(node, std::mem::take(&mut contributed.rates));
+        }
         let of_others = current.contributed.iter().map(|(other, known)| (*other, known.terms));
         let proposed = current.proposal.as_ref().map(|proposal| (current.acceptor.promised().node, proposal.outcome.terms));
         let differs = of_others.chain(proposed).find(|(_, terms)| *terms != contributed.terms);
@@ -328,6 +331,7 @@ impl Coordinator {
         }
         let watched = |id: &NodeId| stays(id) || self.joiners.contains_key(id);
         self.dead.retain(|(id, _)| watched(id));
+        self.rates.retain(|id, _| stays(id));
         if drained {
             // It ends soon, and may be the only one left that the leader told.
             outcome.view.ids().filter(|id| *id != me).for_each(|id| self.send(id, Message::Decide(outcome.clone()), out));

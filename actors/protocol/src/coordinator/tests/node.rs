@@ -141,6 +141,7 @@ impl Node {
             replicas,
             keeps_state: true,
             copies_buffers: Some(BUFFERS),
+            orders_by_rate: true,
             quorum,
             on_momentum_loss: OnMomentumLoss::Reset,
             grace: GRACE,

@@ -47,6 +47,9 @@ impl Oracle {
             assert_eq!(known, outcome, "two outcomes of one round");
             return;
         }
+        let mut order = outcome.order.clone();
+        order.sort_unstable();
+        assert!(order.is_empty() || order.iter().copied().eq(outcome.view.ids()), "{:?}", outcome.order);
         let round = outcome.round;
         self.outcomes.insert(round, outcome.clone());
         let pieces: Vec<&[f64]> = outcome.contributors.iter().map(|node| self.contributions[&(round, *node)].as_slice()).collect();

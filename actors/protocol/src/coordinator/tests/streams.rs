@@ -9,13 +9,13 @@ use crate::time::{Instant, Span};
 use crate::view::View;
 use crate::wire::{Contributed, Frame, Message};
 
-const TERMS: Terms = Terms { kind: RoundKind::Found, step: Step(0), gamma: 0.0, elements: 23 };
-const LINEAGE: Lineage = Lineage(77);
+pub const TERMS: Terms = Terms { kind: RoundKind::Found, step: Step(0), gamma: 0.0, elements: 23 };
+pub const LINEAGE: Lineage = Lineage(77);
 
-/// The coordinator of the lowest node, and what it asks for.
-struct Leader {
-    machine: Coordinator,
-    view: View,
+/// The coordinator of a node, the lowest one for the most part, and what it asks for.
+pub struct Leader {
+    pub machine: Coordinator,
+    pub view: View,
     now: u64,
 }
 
@@ -29,6 +29,7 @@ fn coordinator(view: &View, node: u64) -> Coordinator {
         replicas: 1,
         keeps_state: true,
         copies_buffers: None,
+        orders_by_rate: false,
         quorum: Quorum::Majority,
         on_momentum_loss: OnMomentumLoss::Reset,
         grace: Span::from_millis(60_000),
@@ -38,21 +39,27 @@ fn coordinator(view: &View, node: u64) -> Coordinator {
 
 impl Leader {
     fn new(ids: &[u64]) -> Self {
-        let view = crate::view::tests::view(ids);
-        let machine = coordinator(&view, ids[0]);
-        let mut leader = Self { machine, view: view.clone(), now: 1 };
-        leader.tell(In::Formed { view, lineage: LINEAGE });
-        leader.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, buffers: 0 });
+        let mut leader = Self::of(ids, ids[0]);
+        leader.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
         leader
     }
 
-    fn tell(&mut self, event: In) -> Vec<Effect> {
+    /// Node `node` of the view, before its first contribution.
+    pub fn of(ids: &[u64], node: u64) -> Self {
+        let view = crate::view::tests::view(ids);
+        let machine = coordinator(&view, node);
+        let mut member = Self { machine, view: view.clone(), now: 1 };
+        member.tell(In::Formed { view, lineage: LINEAGE });
+        member
+    }
+
+    pub fn tell(&mut self, event: In) -> Vec<Effect> {
         let mut out = Outbox::default();
         self.machine.handle(event, Instant(self.now), &mut out);
         out.take()
     }
 
-    fn hear(&mut self, from: u64, ballot: Ballot, message: Message) -> Vec<Effect> {
+    pub fn hear(&mut self, from: u64, ballot: Ballot, message: Message) -> Vec<Effect> {
         let place = Place { lineage: LINEAGE, epoch: self.view.epoch(), round: Round::FOUNDING, ballot };
         let Frame::V1 { header, message } = identity(&self.view, from).frame(place, message);
         self.tell(In::Frame { header, message })
@@ -60,7 +67,7 @@ impl Leader {
 
     /// A member's promise under the ballot in force.
     fn hear_promise(&mut self, from: u64, contributes: bool) -> Vec<Effect> {
-        let contributed = contributes.then_some(Contributed { terms: TERMS, samples: None });
+        let contributed = contributes.then_some(Contributed { terms: TERMS, samples: None, rates: vec![] });
         self.hear(from, self.ballot(), Message::Promise { accepted: None, contributed })
     }
 
@@ -69,7 +76,7 @@ impl Leader {
     }
 }
 
-fn says(effects: &[Effect], wanted: fn(&Message) -> bool) -> bool {
+pub fn says(effects: &[Effect], wanted: fn(&Message) -> bool) -> bool {
     let is = |effect: &Effect| matches!(effect, Effect::Send { frame: Frame::V1 { message, .. }, .. } if wanted(message));
     effects.iter().any(is)
 }
@@ -110,7 +117,7 @@ fn who_leaves_after_it_contributed_cuts_nobody_short() {
     leader.tell(In::Leaving { node: NodeId(3), incarnation, contributes: false });
     let early = leader.hear_promise(3, true);
     assert!(!says(&early, |message| matches!(message, Message::Propose(_))), "node 2 is still expected: {early:?}");
-    let complete = leader.hear(2, leader.ballot(), Message::Contribute(Contributed { terms: TERMS, samples: None }));
+    let complete = leader.hear(2, leader.ballot(), Message::Contribute(Contributed { terms: TERMS, samples: None, rates: vec![] }));
     assert!(says(&complete, |message| matches!(message, Message::Propose(_))));
 }
 
@@ -119,13 +126,13 @@ fn who_leaves_after_it_contributed_cuts_nobody_short() {
 fn a_joiner_is_admitted_to_another_history_also_where_that_is_behind() {
     let all = crate::view::tests::view(&[1, 2, 3, 4]);
     let mut joiner = Leader { machine: coordinator(&all, 4), view: all, now: 1 };
-    joiner.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, buffers: 0 });
+    joiner.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
     for (lineage, round, members, next) in [(LINEAGE, 90, vec![2, 3], [2, 3, 4]), (Lineage(78), 50, vec![1, 2, 3], [1, 3, 4])] {
         let (before, view) = (crate::view::tests::view(&members), crate::view::tests::view(&next));
         let ballot = Ballot { counter: 1, node: NodeId(members[0]) };
         let (terms, contributors) = (Terms { kind: RoundKind::Slow, ..TERMS }, vec![NodeId(members[0])]);
         let (participants, round) = (contributors.clone(), Round(round));
-        let outcome = Outcome { lineage, round, terms, contributors, view, absent: vec![], momentum_lost: 0, samples: None };
+        let outcome = Outcome { lineage, round, terms, contributors, view, absent: vec![], momentum_lost: 0, samples: None, order: vec![] };
         let admit = Message::Admit { proposal: Proposal { outcome, participants, inherited: false }, view: before.clone() };
         let place = Place { lineage, epoch: before.epoch(), round, ballot };
         let Frame::V1 { header, message } = identity(&joiner.view, members[0]).frame(place, admit);

@@ -13,6 +13,7 @@ use crate::machine::{Machine, Outbox};
 use crate::policy::Quorum;
 use crate::random::Random;
 use crate::time::Instant;
+use crate::topology::{RATES_MAX, Rate};
 use crate::view::{Member, View};
 use crate::wire::{Header, Message};
 use std::collections::{BTreeMap, BTreeSet};
@@ -236,7 +237,7 @@ impl World {
             self.oracle.contributions.insert((round, id), frozen);
             self.oracle.buffers.insert((round, id), buffers);
         }
-        self.feed(id, In::Contribute { round, terms, samples: None, buffers: values });
+        self.feed(id, In::Contribute { round, terms, samples: None, rates: rates(id), buffers: values });
     }
 
     pub fn feed(&mut self, id: NodeId, event: In) {
@@ -342,4 +343,10 @@ impl Drop for World {
             eprintln!("seed {} failed at {} of the simulated time; SLOWMO_TRACE=1 prints how it got there", self.seed, self.now);
         }
     }
+}
+
+/// Even and odd ids are a site each: what a node measured to whoever there may be.
+fn rates(of: NodeId) -> Vec<Rate> {
+    let rate = |to: u64| Rate { to: NodeId(to), kilobytes: if to % 2 == of.0 % 2 { 1_000_000 } else { 1_000 } };
+    (0..RATES_MAX as u64).map(rate).collect()
 }

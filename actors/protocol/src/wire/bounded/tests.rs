@@ -7,6 +7,7 @@ use crate::membership::settings::SETTINGS_BYTES_MAX;
 use crate::model::ModelSize;
 use crate::sampler::{DecidedRound, PENDING_MAX, Progress};
 use crate::shards::SHARDS_MAX;
+use crate::topology::{RATES_MAX, Rate};
 use crate::view::MEMBERS_MAX;
 use crate::wire::datagram::tests::packet;
 use crate::wire::examples::{contributed, frame, header, outcome, progress, proposal, standing, view};
@@ -29,7 +30,9 @@ fn the_largest_messages_fit_a_control_frame() {
     (largest.participants, largest.outcome.contributors) = (everybody.clone(), everybody.clone());
     largest.outcome.absent = (0..SHARDS_MAX as u32).map(ShardId).collect();
     (largest.outcome.view, largest.outcome.samples) = (view.clone(), Some(large_progress()));
-    let contributed = Contributed { samples: Some(large_progress()), ..contributed() };
+    largest.outcome.order.clone_from(&everybody);
+    let rates = vec![Rate { to: NodeId(5), kilobytes: u32::MAX }; RATES_MAX];
+    let contributed = Contributed { samples: Some(large_progress()), rates, ..contributed() };
     let standing = Standing { view: view.clone(), alive: everybody, ..standing() };
     let address = view.members()[0].address;
     let (settings, model) = ("x".repeat(SETTINGS_BYTES_MAX), Some(ModelSize::default()));
@@ -93,6 +96,10 @@ fn lists() -> Vec<Counted> {
         let samples = Some(Progress::new(progress().settings()).unwrap().after(&round));
         frame(Message::Contribute(Contributed { samples, ..contributed() }))
     };
+    let rated = |count| {
+        let rates = vec![Rate { to: NodeId(5), kilobytes: 7 }; count];
+        frame(Message::Contribute(Contributed { rates, ..contributed() }))
+    };
     let swim = |updates| Datagram::V1(Content::Swim(packet(SwimMessage::Gossip, updates)));
     let (nobody, one) = (Vec::new(), vec![NodeId(5)]);
     vec![
@@ -104,6 +111,8 @@ fn lists() -> Vec<Counted> {
             &decide(&|outcome| outcome.contributors.truncate(1)),
         ),
         counted("absent", SHARDS_MAX, &decide(&|outcome| outcome.absent.clear()), &decide(&|outcome| outcome.absent.truncate(1))),
+        counted("order", MEMBERS_MAX, &decide(&|outcome| outcome.order.clear()), &decide(&|outcome| outcome.order.truncate(1))),
+        counted("rates", RATES_MAX, &rated(0), &rated(1)),
         counted("participants", MEMBERS_MAX, &propose(nobody), &propose(one)),
         counted("samples", PENDING_MAX, &contribute(&[NodeId(5), NodeId(9)]), &contribute(&[NodeId(9)])),
         counted("updates", LIFE_UPDATES_MAX, &swim(0), &swim(1)),

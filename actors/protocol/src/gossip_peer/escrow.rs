@@ -1,0 +1,169 @@
+//! Messages on their way from this node: it answers for their mass until their receivers do.
+
+use super::events::Sent;
+use crate::ident::{NodeId, Step};
+use crate::time::{Instant, Span};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How often a receiver is asked about a message that it did not answer.
+pub const ASK_INTERVAL: Span = Span::from_millis(1_000);
+/// Unanswered messages to one peer, at most, where nothing else bounds them.
+const UNANSWERED_MAX: usize = 64;
+
+/// A message without an answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Parcel {
+    weight: f64,
+    /// When its receiver is asked about it; `None` while it is being sent.
+    ask_at: Option<Instant>,
+}
+
+/// The escrow of one gossip peer.
+#[derive(Clone, Debug, Default)]
+pub struct Escrow {
+    parcels: BTreeMap<Sent, Parcel>,
+    /// Mass that is this node's again, until the next mix.
+    returned: BTreeMap<Sent, f64>,
+    /// What was taken back because its receiver was thought dead.
+    reclaimed: BTreeSet<Sent>,
+}
+
+impl Escrow {
+    /// Puts a message that is being sent in escrow.
+    pub fn deposit(&mut self, to: NodeId, step: Step, weight: f64) {
+        self.parcels.insert((to, step), Parcel { weight, ask_at: None });
+    }
+
+    /// A message is sent, for better or worse: its receiver is asked at `ask_at` if it does not answer.
+    pub fn sent(&mut self, sent: Sent, ask_at: Instant) {
+        if let Some(parcel) = self.parcels.get_mut(&sent) {
+            parcel.ask_at = Some(ask_at);
+        }
+    }
+
+    /// The receiver has it. `false` if it was not in escrow.
+    pub fn release(&mut self, sent: Sent) -> bool {
+        self.parcels.remove(&sent).is_some()
+    }
+
+    /// The receiver does not have it and never will. `false` if it was not in escrow.
+    pub fn take_back(&mut self, sent: Sent) -> bool {
+        let parcel = self.parcels.remove(&sent);
+        parcel.is_some_and(|parcel| self.returned.insert(sent, parcel.weight).is_none())
+    }
+
+    /// Whether this message is without an answer.
+    pub fn is_open(&self, sent: Sent) -> bool {
+        self.parcels.contains_key(&sent)
+    }
+
+    /// The message was never sent; returns its weight.
+    pub fn cancel(&mut self, sent: Sent) -> f64 {
+        self.parcels.remove(&sent).map_or(0.0, |parcel| parcel.weight)
+    }
+
+    /// The receiver is dead: takes back everything that was on its way to it.
+    pub fn reclaim(&mut self, to: NodeId) {
+        let steps: Vec<Sent> = self.to(to).map(|(sent, _)| *sent).collect();
+        for sent in steps {
+            self.take_back(sent);
+            self.reclaimed.insert(sent);
+        }
+    }
+
+    /// What was reclaimed from a receiver that lives after all, ascending; each is told once.
+    pub fn take_reclaimed(&mut self, to: NodeId) -> Vec<Step> {
+        let steps: Vec<Step> = self.reclaimed.range((to, Step(0))..=(to, Step(u64::MAX))).map(|(_, step)| *step).collect();
+        steps.iter().for_each(|step| _ = self.reclaimed.remove(&(to, *step)));
+        steps
+    }
+
+    /// Takes the mass that came back, ascending.
+    pub fn take_returned(&mut self) -> Vec<(Sent, f64)> {
+        std::mem::take(&mut self.returned).into_iter().collect()
+    }
+
+    /// Whether another message may be sent to `to` at `step`: none to it is without an answer for more than `staleness` steps;
+    /// synchronous: a peer that is behind answers later, and is waited for by others.
+    pub fn is_in_time(&self, to: NodeId, step: Step, staleness: u64) -> bool {
+        let oldest = self.to(to).next().map(|((_, oldest), _)| *oldest);
+        match oldest {
+            Some(oldest) if staleness > 0 => oldest.0.saturating_add(staleness) >= step.0,
+            _ => self.to(to).count() < UNANSWERED_MAX,
+        }
+    }
+
+    /// Steps of which something is in escrow: so many models are kept.
+    pub fn steps(&self) -> usize {
+        self.parcels.keys().map(|(_, step)| step).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Whose answers are overdue at `now`; they are asked again one interval later.
+    pub fn overdue(&mut self, now: Instant) -> Vec<Sent> {
+        let due = |parcel: &Parcel| parcel.ask_at.is_some_and(|ask_at| now >= ask_at);
+        let asked: Vec<Sent> = self.parcels.iter().filter(|(_, parcel)| due(parcel)).map(|(sent, _)| *sent).collect();
+        asked.iter().for_each(|sent| self.sent(*sent, now.after(ASK_INTERVAL)));
+        asked
+    }
+
+    /// When the next answer is overdue.
+    pub fn next_ask(&self) -> Option<Instant> {
+        self.parcels.values().filter_map(|parcel| parcel.ask_at).min()
+    }
+
+    /// Weight in escrow, that which was taken back included.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.parcels.values().map(|parcel| parcel.weight).sum::<f64>() + self.returned.values().sum::<f64>()
+    }
+
+    /// Messages without an answer.
+    #[must_use]
+    pub fn messages(&self) -> usize {
+        self.parcels.len()
+    }
+
+    /// Writes everything without an answer off; returns its weight.
+    pub fn write_off(&mut self) -> f64 {
+        std::mem::take(&mut self.parcels).values().map(|parcel| parcel.weight).sum()
+    }
+
+    fn to(&self, to: NodeId) -> impl Iterator<Item = (&Sent, &Parcel)> {
+        self.parcels.range((to, Step(0))..=(to, Step(u64::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escrow_gives_back_what_was_not_acknowledged() {
+        let mut escrow = Escrow::default();
+        for (peer, step) in [(1, 0), (2, 0), (2, u64::MAX), (3, 0)] {
+            escrow.deposit(NodeId(peer), Step(step), 0.25);
+        }
+        assert!(escrow.release((NodeId(1), Step(0))) && !escrow.release((NodeId(1), Step(0))));
+        assert!(!escrow.release((NodeId(3), Step(1))), "another step's message is not released");
+        escrow.reclaim(NodeId(9));
+        escrow.reclaim(NodeId(2));
+        assert_eq!((escrow.total(), escrow.messages()), (0.75, 1));
+        assert_eq!(escrow.take_returned(), [((NodeId(2), Step(0)), 0.25), ((NodeId(2), Step(u64::MAX)), 0.25)]);
+        assert_eq!((escrow.total(), escrow.take_returned()), (0.25, Vec::new()));
+        assert_eq!(escrow.take_reclaimed(NodeId(2)), [Step(0), Step(u64::MAX)]);
+        assert_eq!(escrow.take_reclaimed(NodeId(2)), []);
+    }
+
+    #[test]
+    fn who_does_not_answer_is_asked_once_an_interval_and_sent_nothing_more() {
+        let mut escrow = Escrow::default();
+        escrow.deposit(NodeId(1), Step(4), 0.5);
+        assert_eq!((escrow.next_ask(), escrow.overdue(Instant(u64::MAX))), (None, Vec::new()), "it is being sent");
+        escrow.sent((NodeId(1), Step(4)), Instant(10));
+        assert_eq!(escrow.overdue(Instant(9)), []);
+        assert_eq!(escrow.overdue(Instant(10)), [(NodeId(1), Step(4))]);
+        assert_eq!(escrow.next_ask(), Some(Instant(10).after(ASK_INTERVAL)));
+        assert!(escrow.is_in_time(NodeId(1), Step(6), 2) && !escrow.is_in_time(NodeId(1), Step(7), 2));
+        assert!(escrow.is_in_time(NodeId(1), Step(70), 0) && escrow.is_in_time(NodeId(2), Step(70), 2));
+    }
+}

@@ -1,0 +1,156 @@
+//! What happens to the gossip peer, and what it asks its shell for.
+
+use crate::ident::{Lineage, NodeId, Round, Step};
+use crate::machine::Place;
+use crate::push_sum::Split;
+use crate::time::Span;
+use crate::view::View;
+use crate::wire::{Frame, Header, Message};
+
+/// Which gossip message, as its receiver knows it: the round it belongs to, the sender's inner step, the sender.
+pub type Key = (Round, Step, NodeId);
+
+/// Which gossip message, as its sender knows it: the receiver and the sender's inner step.
+pub type Sent = (NodeId, Step);
+
+/// What happens to the gossip peer.
+#[derive(Clone, Debug)]
+pub enum In {
+    /// This node finished an inner step and gossips.
+    Gossip {
+        /// The inner step.
+        step: Step,
+        /// How many gossips the schedule has before it.
+        turn: u64,
+        /// The round it works towards.
+        round: Round,
+    },
+    /// This node finished the inner step of an exact average: what is in flight must be in it.
+    Settle {
+        /// The inner step.
+        step: Step,
+        /// The round it works towards.
+        round: Round,
+    },
+    /// The training thread's values were not finite: nothing of this step was sent.
+    Withheld(Step),
+    /// A gossip stream of this header begins.
+    Offered {
+        /// Who, where in history.
+        header: Header,
+        /// The sender's inner step.
+        step: Step,
+        /// The push-sum weight that comes with it.
+        weight: f64,
+    },
+    /// A message that was to be received is here as a whole.
+    Arrived(Key),
+    /// A message that was to be received broke off, or is not what it says.
+    Broken(Key),
+    /// An own message was handed to the transport as a whole.
+    Sent(Sent),
+    /// An own message could not be sent as a whole; it may have arrived all the same.
+    SendFailed(Sent),
+    /// The view of the next round is another one.
+    View {
+        /// Its members.
+        view: View,
+        /// The model history.
+        lineage: Lineage,
+        /// The next round.
+        round: Round,
+        /// Its members in the order that the bandwidth-aware graph stands on, as it was decided.
+        order: Vec<NodeId>,
+    },
+    /// A control frame about gossip arrived.
+    Frame {
+        /// Who, where in history.
+        header: Header,
+        /// What.
+        message: Box<Message>,
+    },
+    /// A member is gone.
+    MemberLost(NodeId),
+    /// A member that was thought gone is alive, in the same view.
+    MemberBack(NodeId),
+    /// This node leaves, working towards this round.
+    Leave(Round),
+    /// Time passed.
+    Tick,
+}
+
+/// What the gossip peer asks its shell for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Read the stream of this message.
+    Receive(Key),
+    /// Drop this message, read or not.
+    Drop(Key),
+    /// Fold in what arrived and what was taken back.
+    Mix(Mix),
+    /// Send a part of the numerators as they are after the mix that came before; synchronous: as the training thread left them.
+    Ship(Plan),
+    /// The receiver has the message: its values need not be kept any more.
+    Forget(Sent),
+    /// Send a control frame.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        frame: Frame,
+    },
+    /// These peers are later than the staleness bound: this node does without them until they are in time again.
+    Late(Vec<NodeId>),
+    /// Everything that this node sent has arrived or never can: the node may leave.
+    Left,
+}
+
+/// One mix: `x = own·z + Σ scale·y`, where `z` is the de-biased model, as the training thread moved it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mix {
+    /// The inner step.
+    pub step: Step,
+    /// What it is for.
+    pub purpose: Purpose,
+    /// The push-sum weight of this node's own numerators.
+    pub own: f64,
+    /// The push-sum weight afterwards.
+    pub weight: f64,
+    /// The messages that are mixed, ascending by step and sender.
+    pub arrivals: Vec<Key>,
+    /// Own messages whose mass was taken back, ascending.
+    pub returned: Vec<Sent>,
+    /// Where this node's peers are, if it is so late that they do without it.
+    pub behind: Option<Step>,
+}
+
+/// What a mix is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A gossip.
+    Gossip,
+    /// An exact average: nothing arrives any more before it.
+    Average,
+}
+
+/// What one gossip sends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The inner step.
+    pub step: Step,
+    /// The place of its streams.
+    pub place: Place,
+    /// Whom to send to, ascending.
+    pub out: Vec<NodeId>,
+    /// How the mass is split.
+    pub split: Split,
+}
+
+/// How long a gossip peer waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Waits {
+    /// For messages that are later than the staleness bound, and for answers before an exact average.
+    pub message: Span,
+    /// When leaving, for what was sent to arrive.
+    pub leave: Span,
+}

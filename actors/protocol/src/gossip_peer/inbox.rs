@@ -1,0 +1,176 @@
+//! Messages on their way to this node: offered, being read, held until the next mix; and which ones a step waits for.
+
+use super::events::Key;
+use crate::algorithm::STALENESS_MAX;
+use crate::ident::{NodeId, Round, Step};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Streams that wait until there is room to read them, or until this node is in their round.
+pub const PARKED_MAX: usize = 1024;
+/// Verdicts that are remembered for each sender: it has fewer unanswered messages to one node than that.
+pub const VERDICTS_MAX: usize = STALENESS_MAX as usize + 8;
+/// Ranges of steps that are remembered for each peer as skipped.
+const SKIPS_MAX: usize = 64;
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verdict {
+    /// It is held here, or was mixed: its push-sum weight is this node's.
+    Accepted(f64),
+    /// It never will be.
+    Refused,
+}
+
+/// The inbox of one gossip peer.
+#[derive(Clone, Debug, Default)]
+pub struct Inbox {
+    /// Offered; with their weights.
+    parked: BTreeMap<Key, f64>,
+    /// Being read.
+    reading: BTreeMap<Key, f64>,
+    /// Here as a whole, acknowledged, not mixed yet.
+    held: BTreeMap<Key, f64>,
+    /// By sender, oldest first.
+    verdicts: BTreeMap<NodeId, VecDeque<(Step, Verdict)>>,
+    /// Steps, both ends included, of which nothing more comes from a peer.
+    skips: BTreeMap<NodeId, VecDeque<(Step, Step)>>,
+    awaited: BTreeSet<(Step, NodeId)>,
+    reads_max: usize,
+}
+
+impl Inbox {
+    /// An inbox that reads at most `reads_max` messages at a time, beside those that a step waits for.
+    pub fn new(reads_max: usize) -> Self {
+        Self { reads_max, ..Self::default() }
+    }
+
+    /// Forgets everything but what belongs to `round` or a later one; returns the messages that go with it.
+    pub fn go_to(&mut self, round: Round) -> Vec<Key> {
+        let later = self.parked.split_off(&(round, Step(0), NodeId(0)));
+        let skips = std::mem::take(&mut self.skips);
+        let before = std::mem::replace(self, Self { parked: later, skips, ..Self::new(self.reads_max) });
+        before.parked.into_keys().chain(before.reading.into_keys()).chain(before.held.into_keys()).collect()
+    }
+
+    /// Remembers a stream for later; `false` if there is no room.
+    pub fn park(&mut self, key: Key, weight: f64) -> bool {
+        let room = self.parked.len() < PARKED_MAX;
+        if room {
+            self.parked.insert(key, weight);
+        }
+        room
+    }
+
+    /// Whether this message is offered, being read or held.
+    pub fn has(&self, key: Key) -> bool {
+        self.parked.contains_key(&key) || self.reading.contains_key(&key) || self.held.contains_key(&key)
+    }
+
+    /// The parked message of `round` that is read next, if there is room or a step waits for it.
+    pub fn next_to_read(&mut self, round: Round) -> Option<Key> {
+        let room = self.reading.len() + self.held.len() < self.reads_max;
+        let mut of_round = self.parked.range((round, Step(0), NodeId(0))..(round.next(), Step(0), NodeId(0)));
+        let (key, weight) =
+            of_round.find(|((_, step, from), _)| room || self.awaited.contains(&(*step, *from))).map(|(key, weight)| (*key, *weight))?;
+        self.parked.remove(&key);
+        self.reading.insert(key, weight);
+        Some(key)
+    }
+
+    /// Takes a message that was being read; `None` if it was dropped meanwhile.
+    pub fn take_read(&mut self, key: Key) -> Option<f64> {
+        self.reading.remove(&key)
+    }
+
+    /// Holds a message until the next mix.
+    pub fn hold(&mut self, key: Key, weight: f64) {
+        self.held.insert(key, weight);
+        self.judge(key.2, key.1, Verdict::Accepted(weight));
+    }
+
+    /// Remembers what became of a message. Nobody waits for it any more.
+    pub fn judge(&mut self, from: NodeId, step: Step, verdict: Verdict) {
+        self.awaited.remove(&(step, from));
+        let verdicts = self.verdicts.entry(from).or_default();
+        verdicts.retain(|(known, _)| *known != step);
+        if verdicts.len() == VERDICTS_MAX {
+            verdicts.pop_front();
+        }
+        verdicts.push_back((step, verdict));
+    }
+
+    /// What became of a message.
+    pub fn verdict(&self, from: NodeId, step: Step) -> Option<Verdict> {
+        let verdicts = self.verdicts.get(&from)?;
+        verdicts.iter().find(|(known, _)| *known == step).map(|(_, verdict)| *verdict)
+    }
+
+    /// Drops a message that is not held; `true` if it was offered or being read.
+    pub fn drop_message(&mut self, key: Key) -> bool {
+        self.parked.remove(&key).or(self.reading.remove(&key)).is_some()
+    }
+
+    /// Drops all messages of `round` that are not held, and returns them.
+    pub fn close(&mut self, round: Round) -> Vec<Key> {
+        let open: Vec<Key> = self.parked.keys().chain(self.reading.keys()).copied().filter(|key| key.0 == round).collect();
+        open.iter().for_each(|key| _ = self.drop_message(*key));
+        self.awaited.clear();
+        open
+    }
+
+    /// Takes what the mix of `step` folds in: everything, or where `exact` only what was sent in that step or before.
+    pub fn take_held(&mut self, step: Step, exact: bool) -> Vec<(Key, f64)> {
+        let later = if exact {
+            self.held.iter().filter(|(key, _)| key.1 > step).map(|(key, weight)| (*key, *weight)).collect()
+        } else {
+            BTreeMap::new()
+        };
+        let mut taken: Vec<_> = std::mem::replace(&mut self.held, later).into_iter().filter(|(key, _)| !exact || key.1 <= step).collect();
+        taken.sort_by_key(|((_, step, from), _)| (*step, *from));
+        taken
+    }
+
+    /// The weight that is held.
+    pub fn held_weight(&self) -> f64 {
+        self.held.values().sum()
+    }
+
+    /// Peers of which nothing more comes for `first..=last`.
+    pub fn skip(&mut self, from: NodeId, first: Step, last: Step) {
+        self.awaited.retain(|(step, node)| *node != from || !(first..=last).contains(step));
+        let skips = self.skips.entry(from).or_default();
+        if let Some(before) = skips.back_mut().filter(|before| first >= before.0 && first.0 <= before.1.0.saturating_add(1)) {
+            before.1 = before.1.max(last);
+            return;
+        }
+        if skips.len() == SKIPS_MAX {
+            skips.pop_front();
+        }
+        skips.push_back((first, last));
+    }
+
+    /// Waits for the message of `step` from `from`, unless it is here, or nothing comes.
+    pub fn expect(&mut self, step: Step, from: NodeId) {
+        let skips = self.skips.entry(from).or_default();
+        skips.retain(|(_, last)| *last >= step);
+        let skipped = skips.iter().any(|(first, _)| *first <= step);
+        if !skipped && self.verdict(from, step).is_none() {
+            self.awaited.insert((step, from));
+        }
+    }
+
+    /// Waits for nothing from `from` any more.
+    pub fn give_up(&mut self, from: NodeId) {
+        self.awaited.retain(|(_, node)| *node != from);
+    }
+
+    /// Whose messages of `step` or an earlier one are missing, ascending.
+    pub fn missing(&self, step: Step) -> BTreeSet<NodeId> {
+        self.awaited.range(..=(step, NodeId(u64::MAX))).map(|(_, node)| *node).collect()
+    }
+
+    /// The messages that steps wait for, ascending.
+    pub fn awaited(&self) -> impl Iterator<Item = (Step, NodeId)> {
+        self.awaited.iter().copied()
+    }
+}

@@ -1,0 +1,77 @@
+//! Whom a gossip goes to, and what is done about peers that it does not go to.
+
+use super::escrow::ASK_INTERVAL;
+use super::{Effect, GossipPeer, Plan, Sent};
+use crate::ident::{NodeId, Step};
+use crate::machine::Outbox;
+use crate::push_sum::{WEIGHT_MIN, split};
+use crate::time::Instant;
+use crate::wire::Message;
+
+impl GossipPeer {
+    /// Splits the node's mass over the peers of this step and sends them their parts.
+    pub(super) fn ship(&mut self, step: Step, nominal: &[NodeId], out: &mut Outbox<Effect>) {
+        self.shipped = Some(step);
+        let to = self.receivers(step, nominal);
+        for peer in nominal.iter().filter(|peer| !to.contains(peer)) {
+            self.tell(*peer, Message::GossipSkipped { first: step, last: step }, out);
+        }
+        if to.is_empty() {
+            return;
+        }
+        let split = split(self.weight, to.len());
+        to.iter().for_each(|to| self.escrow.deposit(*to, step, split.share));
+        self.weight = split.kept;
+        out.push(Effect::Ship(Plan { step, place: self.place(), out: to, split }));
+    }
+
+    /// The peers of the graph, or for those that cannot take a message now the next members that can; ascending.
+    fn receivers(&self, step: Step, nominal: &[NodeId]) -> Vec<NodeId> {
+        // A node with little weight gives nothing away: inner steps are taken on `x`, and weigh ever more in `x / w`.
+        let models_max = self.gossip.staleness as usize + MODELS_BEYOND_STALENESS;
+        if self.weight < WEIGHT_MIN || (!self.is_synchronous() && self.escrow.steps() >= models_max) {
+            return Vec::new();
+        }
+        let mut to: Vec<NodeId> = nominal.iter().copied().filter(|peer| self.can_take(*peer, step)).collect();
+        for peer in nominal.iter().filter(|peer| !self.can_take(**peer, step)) {
+            let detour =
+                self.members_behind(*peer).find(|member| !to.contains(member) && !nominal.contains(member) && self.can_take(*member, step));
+            to.extend(detour);
+        }
+        to.sort_unstable();
+        to
+    }
+
+    fn can_take(&self, peer: NodeId, step: Step) -> bool {
+        let lives = !self.lost.contains(&peer) && !self.late.contains(&peer);
+        lives && self.escrow.is_in_time(peer, step, self.gossip.staleness.into())
+    }
+
+    /// The other members, from the one that follows `peer` on, in ascending order and around.
+    fn members_behind(&self, peer: NodeId) -> impl Iterator<Item = NodeId> {
+        let first = self.members.partition_point(|member| *member <= peer);
+        self.members[first..]
+            .iter()
+            .chain(&self.members[..first])
+            .copied()
+            .filter(move |member| *member != peer && *member != self.identity.node)
+    }
+
+    /// What could not be sent may have arrived all the same: its receiver says.
+    pub(super) fn send_failed(&mut self, sent: Sent, now: Instant, out: &mut Outbox<Effect>) {
+        self.escrow.sent(sent, now.after(ASK_INTERVAL));
+        self.tell(sent.0, Message::GossipAsk { step: sent.1 }, out);
+    }
+
+    /// Nothing of this step left the node.
+    pub(super) fn withheld(&mut self, step: Step, out: &mut Outbox<Effect>) {
+        let unsent: Vec<NodeId> = self.members.iter().copied().filter(|to| self.escrow.is_open((*to, step))).collect();
+        for to in unsent {
+            self.weight += self.escrow.cancel((to, step));
+            self.tell(to, Message::GossipSkipped { first: step, last: step }, out);
+        }
+    }
+}
+
+/// Models that are kept for receivers that have not answered, beyond `staleness`: with more, nothing is sent until they answer.
+const MODELS_BEYOND_STALENESS: usize = 4;

@@ -1,0 +1,153 @@
+//! One simulated node: its machine, its values, its training loop's place, its streams.
+
+use super::audit::{Mass, combine};
+use crate::gossip_peer::{GossipPeer, Key, Mix, Plan, Sent};
+use crate::ident::{NodeId, Round, Step};
+use std::collections::BTreeMap;
+
+/// What the training loop of a node does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// It has heard of no round that it is in.
+    Joining,
+    Computing,
+    Gossiping(u64),
+    Settling(u64),
+    /// Its contribution is frozen.
+    Settled,
+    /// It takes no further step.
+    Leaving,
+}
+
+/// A message on its way, as its receiver sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Stream {
+    pub number: u64,
+    pub values: Mass,
+    /// It breaks while it is read.
+    pub breaks: bool,
+    /// Its sender hears only when it is read, or dropped, whether it was sent.
+    pub answers: bool,
+}
+
+pub struct Node {
+    /// Which start of it.
+    pub life: u64,
+    pub alive: bool,
+    pub machine: GossipPeer,
+    pub mass: Mass,
+    /// The step under way.
+    pub step: Step,
+    /// The first step whose mix has not been.
+    pub mixing: Step,
+    pub round: Round,
+    pub doing: Doing,
+    /// What was sent and may come back.
+    pub kept: BTreeMap<Sent, Mass>,
+    pub incoming: BTreeMap<Key, Stream>,
+    pub held: BTreeMap<Key, Mass>,
+    /// The plan that waits for the training thread.
+    pub pending: Option<Plan>,
+    /// A decided round that it was told of.
+    pub heard: Option<Round>,
+    pub paused_until: u64,
+    pub ticks_at: Option<u64>,
+    /// Percent of the usual time of a step.
+    pub slowness: u64,
+    /// The next step takes so much longer.
+    pub stall: u64,
+    /// Counts the steps that were begun: a step that a round overtook ends unnoticed.
+    pub generation: u64,
+    pub steps: u64,
+}
+
+impl Node {
+    pub fn new(life: u64, machine: GossipPeer, mass: Mass, round: Round, first: Step) -> Self {
+        Self {
+            life,
+            alive: true,
+            machine,
+            mass,
+            step: first,
+            mixing: Step(0),
+            round,
+            doing: Doing::Joining,
+            kept: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            held: BTreeMap::new(),
+            pending: None,
+            heard: None,
+            paused_until: 0,
+            ticks_at: None,
+            slowness: 100,
+            stall: 0,
+            generation: 0,
+            steps: 0,
+        }
+    }
+
+    /// The de-biased values.
+    pub fn model(&self) -> [f64; 2] {
+        [self.mass[1] / self.mass[0], self.mass[2] / self.mass[0]]
+    }
+
+    /// `x = own·z + Σ scale·y`; returns what was given up of the own numerators.
+    pub fn mix(&mut self, mix: &Mix) -> Mass {
+        let kept = mix.own / self.mass[0];
+        let given_up = self.mass.map(|value| value * (1.0 - kept));
+        self.mass = self.mass.map(|value| value * kept);
+        for key in &mix.arrivals {
+            self.mass = combine(self.mass, 1.0, self.held.remove(key).expect("a message that is mixed is held"));
+        }
+        for sent in &mix.returned {
+            self.mass = combine(self.mass, 1.0, self.kept.remove(sent).expect("what comes back was kept"));
+        }
+        assert!((self.mass[0] - mix.weight).abs() < 1e-9, "{:?} {mix:?}", self.mass);
+        self.mass[0] = mix.weight;
+        given_up
+    }
+
+    /// Splits the numerators; returns what each receiver gets.
+    pub fn ship(&mut self, plan: &Plan) -> Mass {
+        let (weight, split) = (self.mass[0], &plan.split);
+        let part = self.mass.map(|value| value * (split.share / weight));
+        self.mass = self.mass.map(|value| value * (split.kept / weight));
+        self.mass[0] = split.kept;
+        plan.out.iter().for_each(|to| assert!(self.kept.insert((*to, plan.step), part).is_none(), "sent twice"));
+        part
+    }
+
+    /// Takes back what was never sent.
+    pub fn unship(&mut self, plan: &Plan) {
+        for to in &plan.out {
+            if let Some(part) = self.kept.remove(&(*to, plan.step)) {
+                self.mass = combine(self.mass, 1.0, part);
+            }
+        }
+    }
+
+    /// Of several copies, the one that came last goes.
+    pub fn drop_message(&mut self, key: Key) -> Option<Stream> {
+        let stream = self.incoming.remove(&key);
+        if stream.is_none() {
+            self.held.remove(&key);
+        }
+        stream
+    }
+
+    /// What arrived for `round` and is not mixed.
+    pub fn held_of(&self, round: Round) -> Mass {
+        let of_round = self.held.iter().filter(|(key, _)| key.0 == round);
+        of_round.fold([0.0; 3], |sum, (_, mass)| combine(sum, 1.0, *mass))
+    }
+
+    /// The decided round's values: every weight is 1.
+    pub fn adopt(&mut self, round: Round, first: Step, mean: [f64; 2]) {
+        (self.round, self.step, self.mass, self.heard) = (round, first, [1.0, mean[0], mean[1]], None);
+        self.kept.clear();
+        self.pending = None;
+    }
+}
+
+/// Where a message is from and to, as the audit knows it.
+pub type Parcelled = (NodeId, NodeId, Step);

@@ -1,0 +1,196 @@
+//! What a simulated node does for its machine, as a real shell would, and what is checked at every event.
+
+use super::node::Doing;
+use super::scenario::MILLI;
+use super::world::{Event, World, is_in_time};
+use crate::gossip_peer::{Effect, In, Key, Mix, PARKED_MAX, Plan, Purpose};
+use crate::ident::{NodeId, Step};
+use crate::wire::{Frame, Message};
+
+/// One overlapped gossip in so many is withheld while there are faults.
+const RARELY_WITHHELD: u64 = 40;
+/// How long after a gossip began the training thread has mixed.
+const MIXES_IN: u64 = MILLI;
+/// The books balance that well.
+const EXACT: f64 = 1e-9;
+
+impl World {
+    pub fn act(&mut self, id: NodeId, cause: &In, effect: Effect) {
+        match effect {
+            Effect::Receive(key) => self.receive(id, key),
+            Effect::Drop(key) => self.dropped(id, key),
+            Effect::Mix(mix) => self.mixed(id, cause, &mix),
+            Effect::Ship(plan) => self.ship(id, plan),
+            Effect::Forget(sent) => {
+                let node = self.node(id);
+                node.kept.remove(&sent);
+                self.audit.released((id, sent.0, sent.1));
+            }
+            Effect::Send { to, frame } => {
+                self.watch(id, cause, to, &frame);
+                self.send(id, to, frame);
+            }
+            Effect::Late(peers) => peers.into_iter().for_each(|peer| self.late(id, peer)),
+            Effect::Left => self.gone(id),
+        }
+    }
+
+    /// An answer to what was just read says that it is held.
+    fn watch(&mut self, id: NodeId, cause: &In, to: NodeId, frame: &Frame) {
+        let Frame::V1 { message, .. } = frame;
+        match (cause, &**message) {
+            (In::Arrived(key), Message::GossipMixed { step }) if (*step, to) == (key.1, key.2) => self.accepted(id, *key),
+            (_, Message::GossipRefused { .. }) => self.seen.refused += 1,
+            (_, Message::GossipReclaimed { .. }) => self.seen.reclaimed += 1,
+            _ => {}
+        }
+    }
+
+    fn accepted(&mut self, id: NodeId, key: Key) {
+        let node = &self.nodes[&id];
+        assert!(is_in_time(key.1, node.mixing, self.scenario.late_max()), "{id} accepts {key:?} at {}", node.mixing);
+        let frozen = node.doing == Doing::Settled && node.round == key.0;
+        assert!(!frozen, "{id} accepts {key:?} although its contribution is frozen");
+        assert_eq!(node.machine.round, key.0);
+        if key.0 == self.audit.round {
+            self.audit.accepted((key.2, id, key.1));
+        }
+    }
+
+    /// Values follow the split at once; the streams begin when the training thread has mixed.
+    fn ship(&mut self, id: NodeId, plan: Plan) {
+        let round = plan.place.round;
+        self.seen.shipped(self.nodes[&id].machine.graph.peers(&self.nodes[&id].machine.members, id, self.rounds.turn(plan.step)), &plan);
+        let part = self.node(id).ship(&plan);
+        if round == self.audit.round {
+            plan.out.iter().for_each(|to| self.audit.shipped((id, *to, plan.step), part));
+        }
+        if self.scenario.staleness() == 0 {
+            return self.dispatch(id, &plan, part);
+        }
+        let delay = self.random.below(MIXES_IN);
+        let node = self.node(id);
+        node.pending = Some(plan);
+        let generation = node.generation;
+        self.later(delay, id, Event::Numerators(generation));
+    }
+
+    pub fn numerators(&mut self, id: NodeId) {
+        let Some(plan) = self.node(id).pending.take() else { return };
+        if self.breaks_now() && self.random.below(RARELY_WITHHELD) == 0 {
+            self.seen.withheld += 1;
+            self.node(id).unship(&plan);
+            plan.out.iter().for_each(|to| self.audit.back((id, *to, plan.step)));
+            return self.feed(id, In::Withheld(plan.step));
+        }
+        let Some(part) = plan.out.first().and_then(|to| self.nodes[&id].kept.get(&(*to, plan.step)).copied()) else { return };
+        self.dispatch(id, &plan, part);
+    }
+
+    fn mixed(&mut self, id: NodeId, cause: &In, mix: &Mix) {
+        let (now, limit) = (self.now, self.scenario.grace.0);
+        let node = self.node(id);
+        let (doing, step, paused_until) = (node.doing, node.step, node.paused_until);
+        let (Doing::Gossiping(since) | Doing::Settling(since)) = doing else {
+            // A round that was decided meanwhile has released the training threads.
+            return;
+        };
+        if step != mix.step {
+            return;
+        }
+        assert!(now - since <= limit || paused_until >= since, "{id} waited {} at {step}", now - since);
+        self.book(id, cause, mix);
+        match mix.purpose {
+            Purpose::Gossip => {
+                self.seen.waited = self.seen.waited.max(now - since);
+                let next = self.next_step(id, mix);
+                let node = self.node(id);
+                (node.mixing, node.step) = (Step(step.0 + 1), next);
+                self.compute(id);
+            }
+            Purpose::Average => {
+                self.seen.settled_after = self.seen.settled_after.max(now - since);
+                self.contribute(id);
+            }
+        }
+    }
+
+    /// What is mixed in the values and in the books.
+    fn book(&mut self, id: NodeId, cause: &In, mix: &Mix) {
+        let of_audit = self.nodes[&id].round == self.audit.round;
+        for (to, step) in &mix.returned {
+            self.audit.returned((id, *to, *step), matches!(cause, In::MemberLost(_)));
+            self.audit.back((id, *to, *step));
+        }
+        if mix.purpose == Purpose::Average && of_audit {
+            let open = self.audit.open_of(id);
+            self.seen.written_off += open.len();
+            open.into_iter().for_each(|of| self.audit.written_off(of));
+        }
+        let given_up = self.node(id).mix(mix);
+        if of_audit && given_up[0].abs() > 0.0 {
+            // Its weight was given up when the debt was made.
+            self.audit.adjust(-1.0, [0.0, given_up[1], given_up[2]]);
+        }
+        self.seen.weight(mix.weight);
+    }
+
+    /// The step after a gossip: where the peers are, but never past a round's boundary.
+    fn next_step(&mut self, id: NodeId, mix: &Mix) -> Step {
+        let next = Step(mix.step.0 + 1);
+        let boundary = self.rounds.boundary(self.nodes[&id].round).unwrap_or(Step(u64::MAX));
+        self.seen.jumps += usize::from(mix.behind.is_some());
+        mix.behind.map_or(next, |reached| reached.min(boundary).max(next))
+    }
+
+    /// A node does without a peer. If that one is not late at all, somebody waited for nothing.
+    fn late(&mut self, id: NodeId, peer: NodeId) {
+        self.seen.late += 1;
+        let (node, other) = (&self.nodes[&id], &self.nodes[&peer]);
+        let needed = node.step.0.saturating_sub(self.scenario.staleness());
+        let passed = other.alive && other.round == node.round && other.machine.shipped.is_some_and(|shipped| shipped.0 > needed);
+        let ran = |paused_until: u64| paused_until + 2 * self.scenario.delay_max < self.now;
+        if passed && ran(node.paused_until) && ran(other.paused_until) {
+            self.seen.wrong_waits += 1;
+        }
+    }
+
+    /// A node ends: it died, or it left. The others hear of it one by one.
+    pub fn gone(&mut self, id: NodeId) {
+        let contributed = self.rounds.contributed.get(&id).copied();
+        if self.audit.members.contains(&id) {
+            self.audit.gone(id, &self.nodes, contributed);
+        }
+        self.node(id).alive = false;
+        for other in self.living() {
+            let notices = 1 + self.random.below(200 * MILLI);
+            self.later(notices, other, Event::Tell(In::MemberLost(id)));
+        }
+        self.consider();
+    }
+
+    /// After every event: the books balance, weights are sound, memory is bounded.
+    pub fn check(&mut self, id: NodeId) {
+        let total = self.audit.total(&self.nodes);
+        let expected = self.audit.expected;
+        let scale = 1.0 + expected.iter().fold(0.0f64, |max, value| max.max(value.abs()));
+        let balanced = total.iter().zip(expected).all(|(total, expected)| (total - expected).abs() < EXACT * scale);
+        assert!(balanced, "at {} {id}: {total:?} instead of {expected:?}", self.now);
+        let node = &self.nodes[&id];
+        if !node.alive {
+            return;
+        }
+        let machine = &node.machine;
+        assert!(node.mass.iter().all(|value| value.is_finite()) && node.mass[0] > 0.0, "{id}: {:?}", node.mass);
+        if node.round == machine.round && node.doing != Doing::Settled {
+            assert!((node.mass[0] - machine.weight).abs() < EXACT, "{id}: {:?} {}", node.mass, machine.weight);
+        }
+        let steps = machine.escrow.steps() as u64;
+        assert!(self.scenario.staleness() == 0 || steps <= self.scenario.staleness() + 4, "{steps} models are kept");
+        assert!(node.incoming.len() <= PARKED_MAX);
+        let held = node.held.len();
+        self.seen.held = self.seen.held.max(held);
+        self.seen.parked = self.seen.parked.max(node.incoming.len());
+        self.seen.models = self.seen.models.max(steps as usize);
+    }
+}

@@ -1,0 +1,60 @@
+//! Many seeded runs of each class. `SLOWMO_SEEDS=2500` runs so many of each; `SLOWMO_SEED=7` one of each, and with `SLOWMO_TRACE=1`
+//! and `--nocapture` it prints what happens.
+
+use super::scenario::{Class, Scenario};
+use super::seen::{self, Seen};
+use super::world::World;
+
+/// Names the run under way if it fails.
+struct Named(Scenario);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failed: SLOWMO_SEED={} of {:?}: {:?}", self.0.seed, self.0.class, self.0);
+        }
+    }
+}
+
+fn one(seed: u64, class: Class) -> Seen {
+    let named = Named(Scenario::of(seed, class));
+    seen::trace(0, "SCENARIO", &named.0);
+    let mut world = World::new(named.0.clone());
+    world.run();
+    world.seen
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Few, so that they run with every build.
+fn many(class: Class, few: u64) {
+    let count = number("SLOWMO_SEEDS").unwrap_or(few);
+    let seeds = number("SLOWMO_SEED").map_or(0..count, |seed| seed..seed + 1);
+    let mut sum = Seen::default();
+    for seed in seeds {
+        sum.add(&one(seed, class));
+    }
+    eprintln!("{class:?}: {sum:?}");
+}
+
+#[test]
+fn nothing_is_lost_or_late_where_nothing_goes_wrong() {
+    many(Class::Quiet, 40);
+}
+
+#[test]
+fn slow_and_stalling_nodes_lose_nothing() {
+    many(Class::Slow, 40);
+}
+
+#[test]
+fn broken_streams_and_connections_lose_nothing() {
+    many(Class::Lossy, 60);
+}
+
+#[test]
+fn all_mass_is_accounted_for_under_churn() {
+    many(Class::Churn, 100);
+}

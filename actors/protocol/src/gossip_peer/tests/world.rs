@@ -1,0 +1,338 @@
+//! Simulated nodes with their machines, in virtual time; every event is followed by an audit.
+
+use super::audit::{Audit, Mass, combine};
+use super::faults::Fault;
+use super::network::Network;
+use super::node::{Doing, Node, Stream};
+use super::rounds::Rounds;
+use super::scenario::{Class, Scenario};
+use super::seen::{self, Seen};
+use super::identity;
+use crate::gossip_peer::{GossipPeer, In, Key, Waits};
+use crate::ident::{Lineage, NodeId, Round, Step};
+use crate::machine::{Machine, Outbox};
+use crate::random::Random;
+use crate::time::{Instant, Span};
+use crate::view::View;
+use crate::wire::{Frame, Header, Message};
+use std::collections::BTreeMap;
+
+/// Events after which a run is taken for endless.
+const EVENTS_MAX: u64 = 4_000_000;
+/// Steps that everybody takes once the faults are over, and for how long at least: what has no answer is asked for.
+const QUIET_STEPS: u64 = 40;
+const QUIET_MIN: u64 = 3_000_000;
+/// How far apart the models may be in the end.
+const AGREEMENT: f64 = 1e-6;
+
+pub enum Event {
+    /// The inner step of this generation is done.
+    Trained(u64),
+    Tell(In),
+    Frame(NodeId, u64, Header, Box<Message>),
+    /// A stream begins; the link it came by.
+    Offer(Key, Header, Stream, u64),
+    /// A stream was read to its end.
+    Read(Key, u64, u64),
+    /// The training thread mixed: what is sent is on its way now.
+    Numerators(u64),
+    Decided(Round),
+    Tick,
+    /// The round does not wait any longer.
+    Patience(Round),
+    Fault(Fault),
+}
+
+pub struct World {
+    pub scenario: Scenario,
+    pub nodes: BTreeMap<NodeId, Node>,
+    pub audit: Audit,
+    pub rounds: Rounds,
+    pub network: Network,
+    pub random: Random,
+    pub now: u64,
+    pub seen: Seen,
+    /// The faults are over.
+    pub quiet: bool,
+    pub lives: u64,
+    /// How many inner steps every node had taken when the faults ended.
+    began: BTreeMap<NodeId, u64>,
+    queue: BTreeMap<(u64, u64), (Option<(NodeId, u64)>, Event)>,
+    sequence: u64,
+}
+
+impl World {
+    pub fn new(scenario: Scenario) -> Self {
+        let ids: Vec<NodeId> = (0..scenario.nodes).map(|index| NodeId(index * 3 + 1)).collect();
+        let random = Random(scenario.seed);
+        let mut world = Self {
+            rounds: Rounds::new(&ids, scenario.tau),
+            nodes: BTreeMap::new(),
+            audit: Audit::default(),
+            network: Network::default(),
+            random,
+            now: 0,
+            seen: Seen::default(),
+            quiet: false,
+            lives: 0,
+            began: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            sequence: 0,
+            scenario,
+        };
+        let mut sum = [0.0; 3];
+        for id in ids {
+            let mass = [1.0, world.random.below(20_000) as f64 / 1e3 - 10.0, world.random.below(1_000) as f64];
+            sum = combine(sum, 1.0, mass);
+            world.spawn(id, mass);
+        }
+        world.audit.begin(Round(1), [0.0; 2], world.nodes.keys().copied().collect());
+        world.audit.expected = sum;
+        world.nodes.keys().copied().collect::<Vec<_>>().into_iter().for_each(|id| world.compute(id));
+        world.plan_faults();
+        world
+    }
+
+    /// A node that is a member of the view of the round under way.
+    pub fn spawn(&mut self, id: NodeId, mass: Mass) {
+        self.lives += 1;
+        let (view, round) = (self.rounds.view.clone(), self.rounds.round);
+        let machine = self.machine(id, &view, round);
+        self.nodes.insert(id, Node::new(self.lives, machine, mass, round, self.rounds.first(round)));
+    }
+
+    fn machine(&self, id: NodeId, view: &View, round: Round) -> GossipPeer {
+        let waits = Waits { message: self.scenario.grace, leave: Span::from_millis(5_000) };
+        GossipPeer::new(identity(id), self.scenario.gossip, waits, (view, Lineage(1), round))
+    }
+
+    pub fn node(&mut self, id: NodeId) -> &mut Node {
+        self.nodes.get_mut(&id).expect("it exists")
+    }
+
+    pub fn living(&self) -> Vec<NodeId> {
+        self.nodes.iter().filter(|(_, node)| node.alive).map(|(id, _)| *id).collect()
+    }
+
+    /// For a node, as it is now: what dies with it is not delivered to its next start.
+    pub fn later(&mut self, delay: u64, to: NodeId, event: Event) {
+        let life = self.nodes.get(&to).map_or(0, |node| node.life);
+        self.enqueue(self.now + delay, Some((to, life)), event);
+    }
+
+    pub fn enqueue(&mut self, at: u64, to: Option<(NodeId, u64)>, event: Event) {
+        self.sequence += 1;
+        self.queue.insert((at, self.sequence), (to, event));
+    }
+
+    /// Runs until the faults are over and everybody has gone on for a while.
+    pub fn run(&mut self) {
+        while !self.is_over() {
+            self.next();
+        }
+        self.assert_agreement();
+    }
+
+    /// One event.
+    pub fn next(&mut self) {
+        let ((at, _), (to, event)) = self.queue.pop_first().expect("somebody goes on");
+        self.now = at;
+        self.seen.events += 1;
+        assert!(self.seen.events < EVENTS_MAX, "endless");
+        let Some((id, life)) = to else { return self.on_world(event) };
+        match self.nodes.get(&id) {
+            Some(node) if node.alive && node.life == life => {
+                if node.paused_until > at {
+                    return self.enqueue(node.paused_until, to, event);
+                }
+                self.on(id, event);
+                self.check(id);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_world(&mut self, event: Event) {
+        match event {
+            Event::Fault(fault) => {
+                seen::trace(self.now, "FAULT", &fault);
+                self.fault(fault);
+            }
+            Event::Patience(round) if round == self.rounds.round => self.decide(),
+            _ => {}
+        }
+    }
+
+    fn on(&mut self, id: NodeId, event: Event) {
+        match event {
+            Event::Trained(generation) if generation == self.nodes[&id].generation => self.trained(id),
+            Event::Tell(event) => self.tell(id, event),
+            Event::Frame(from, link, header, message) => {
+                if link == self.network.link(from, id) {
+                    self.tell(id, In::Frame { header, message });
+                }
+            }
+            Event::Offer(key, header, stream, link) => self.offer(id, key, header, stream, link),
+            Event::Read(key, number, link) => self.read(id, key, number, link),
+            Event::Numerators(generation) if generation == self.nodes[&id].generation => self.numerators(id),
+            Event::Decided(round) => self.hear(id, round),
+            Event::Tick => {
+                self.node(id).ticks_at = None;
+                self.feed(id, In::Tick);
+            }
+            _ => {}
+        }
+    }
+
+    fn tell(&mut self, id: NodeId, event: In) {
+        self.feed(id, event);
+    }
+
+    /// Begins an inner step.
+    pub fn compute(&mut self, id: NodeId) {
+        let (base, more) = self.scenario.compute;
+        let more = self.random.below(more);
+        let node = self.node(id);
+        node.doing = Doing::Computing;
+        node.generation += 1;
+        let (generation, takes) = (node.generation, (base + more) * node.slowness / 100 + std::mem::take(&mut node.stall));
+        self.later(takes, id, Event::Trained(generation));
+    }
+
+    /// The training threads are done with an inner step.
+    fn trained(&mut self, id: NodeId) {
+        if self.nodes[&id].doing != Doing::Computing {
+            return;
+        }
+        if self.scenario.trains && !self.quiet {
+            let moved = [0.0, self.random.below(200) as f64 / 1e3 - 0.1, self.random.below(100) as f64 / 1e2];
+            self.node(id).mass = combine(self.nodes[&id].mass, 1.0, moved);
+            if self.nodes[&id].round == self.audit.round {
+                self.audit.expected = combine(self.audit.expected, 1.0, moved);
+            }
+        }
+        if self.nodes[&id].heard.is_some() {
+            return self.adopt(id);
+        }
+        let now = self.now;
+        let node = self.node(id);
+        node.steps += 1;
+        let (step, round) = (node.step, node.round);
+        node.mixing = step;
+        if self.rounds.boundary(round) == Some(step) {
+            self.node(id).doing = Doing::Settling(now);
+            self.feed(id, In::Settle { step, round });
+        } else {
+            self.node(id).doing = Doing::Gossiping(now);
+            let turn = self.rounds.turn(step);
+            self.feed(id, In::Gossip { step, turn, round });
+        }
+    }
+
+    /// Tells the machine and does what it asks for.
+    pub fn feed(&mut self, id: NodeId, event: In) {
+        let (now, cause) = (Instant(self.now), event.clone());
+        seen::told(self.now, id, &event);
+        let mut out = Outbox::default();
+        let node = self.node(id);
+        let debt = node.machine.debt;
+        node.machine.handle(event, now, &mut out);
+        let owed = node.machine.debt - debt;
+        let effects = out.take();
+        if let In::Frame { header, message } = &cause
+            && let Message::GossipReclaimed { step } = **message
+            && owed > 0.0
+        {
+            self.seen.debts += 1;
+            self.audit.owed((header.sender, id, step), owed);
+        }
+        for effect in effects {
+            seen::effect(self.now, id, &effect);
+            self.act(id, &cause, effect);
+        }
+        if self.nodes[&id].alive {
+            self.after(id, &cause);
+        }
+    }
+
+    /// What came back without an effect; and when the machine wants a tick.
+    fn after(&mut self, id: NodeId, cause: &In) {
+        for of in self.audit.open_of(id) {
+            if !self.nodes[&id].machine.escrow.is_open((of.1, of.2)) && self.nodes[&id].machine.round == self.audit.round {
+                self.audit.returned(of, matches!(cause, In::MemberLost(_)));
+            }
+        }
+        let now = self.now;
+        let node = self.node(id);
+        let deadline = node.machine.next_deadline().map(|deadline| deadline.0.max(now));
+        if let Some(deadline) = deadline.filter(|deadline| node.ticks_at.is_none_or(|ticks_at| *deadline < ticks_at)) {
+            node.ticks_at = Some(deadline);
+            self.later(deadline - now, id, Event::Tick);
+        }
+    }
+
+    pub fn send(&mut self, from: NodeId, to: NodeId, frame: Frame) {
+        let Frame::V1 { header, message } = frame;
+        let link = self.network.link(from, to);
+        let copies = if self.breaks_now() && self.random.below(50) == 0 { 2 } else { 1 };
+        for _ in 0..copies {
+            if !self.network.is_cut(from, to) {
+                let delay = self.delay();
+                self.later(delay, to, Event::Frame(from, link, header, message.clone()));
+            }
+        }
+    }
+
+    pub fn delay(&mut self) -> u64 {
+        // A regular run has one delay for all.
+        if self.scenario.compute.1 == 1 { self.scenario.delay_max } else { 1 + self.random.below(self.scenario.delay_max) }
+    }
+
+    pub fn breaks_now(&self) -> bool {
+        self.scenario.breaks() && !self.quiet
+    }
+
+    /// The faults are over.
+    pub fn fall_quiet(&mut self) {
+        self.quiet = true;
+        self.began = self.living().into_iter().map(|id| (id, self.nodes[&id].steps)).collect();
+    }
+
+    fn is_over(&self) -> bool {
+        let went_on = |(id, node): (&NodeId, &Node)| {
+            let began = self.began.get(id).copied().unwrap_or(node.steps);
+            node.steps >= began + QUIET_STEPS || !node.alive || node.doing == Doing::Leaving
+        };
+        let waited = self.now > self.scenario.horizon + QUIET_MIN;
+        let limit = self.scenario.horizon + QUIET_MIN + QUIET_STEPS * (self.scenario.grace.0 + 100_000) + 60_000_000;
+        assert!(self.now < limit, "no progress: {:?}", self.nodes.values().map(|node| (node.step, node.doing)).collect::<Vec<_>>());
+        let over = self.quiet && waited && self.nodes.iter().all(went_on);
+        over && (self.scenario.tau.is_some() || self.spread() < AGREEMENT || self.now > limit / 2)
+    }
+
+    /// How far apart the models of the living are.
+    pub fn spread(&self) -> f64 {
+        let models: Vec<f64> = self.nodes.values().filter(|node| node.alive).map(|node| node.model()[0]).collect();
+        models.iter().copied().fold(f64::MIN, f64::max) - models.iter().copied().fold(f64::MAX, f64::min)
+    }
+
+    fn assert_agreement(&mut self) {
+        let doubled = self.audit.doubled(&self.nodes);
+        assert!(self.scenario.tau.is_some() || doubled.is_empty(), "made for good: {doubled:?}");
+        if matches!(self.scenario.class, Class::Quiet | Class::Slow) {
+            assert!(!self.audit.adjusted && self.seen.wrong_waits == 0, "{:?}", self.seen);
+        }
+        if self.scenario.tau.is_some() || self.living().is_empty() {
+            return;
+        }
+        let mean = self.audit.expected[1] / self.audit.expected[0];
+        for (id, node) in self.nodes.iter().filter(|(_, node)| node.alive) {
+            assert!((node.model()[0] - mean).abs() < 2.0 * AGREEMENT, "{id}: {} is not {mean}, spread {}", node.model()[0], self.spread());
+        }
+    }
+}
+
+/// The first step of a gossip that a message of `step` may be late for.
+pub fn is_in_time(step: Step, mixing: Step, late_max: u64) -> bool {
+    step.0 + late_max >= mixing.0
+}

@@ -1,0 +1,92 @@
+//! The order of the next view, as a leader proposes it.
+
+use super::{Rates, link_time, order_by_rate};
+use crate::ident::NodeId;
+use std::collections::BTreeSet;
+
+/// The order for the ascending `members` of the next view, after the one decided before; empty for ascending ids.
+///
+/// The order stays, without those that left and with the new ones behind it, unless another one is clearly better: a fifth less
+/// link time between neighbours. So noise in the rates does not shuffle the graph each round. What was decided before is all the
+/// state there is, so whoever leads with the same rates proposes the same. A member of which no rate is known is placed last.
+#[must_use]
+pub fn next_order(before: &[NodeId], members: &[NodeId], rates: &Rates) -> Vec<NodeId> {
+    let kept = carried_over(before, members);
+    let linked = linked(members, rates);
+    let (known, unknown): (Vec<NodeId>, Vec<NodeId>) = kept.iter().partition(|id| linked.contains(id));
+    let mut new = order_by_rate(&known, rates);
+    new.extend(unknown);
+    let better = u128::from(link_time(&new, rates)) * 5 <= u128::from(link_time(&kept, rates)) * 4;
+    let order = if better { new } else { kept };
+    if order == members { Vec::new() } else { order }
+}
+
+/// The order before, of those that are members, and the other members behind.
+pub(super) fn carried_over(before: &[NodeId], members: &[NodeId]) -> Vec<NodeId> {
+    let mut placed = BTreeSet::new();
+    let is_member = |id: &NodeId| members.binary_search(id).is_ok();
+    // Also where the order before was none: ascending ids come last.
+    before.iter().copied().filter(is_member).chain(members.iter().copied()).filter(|id| placed.insert(*id)).collect()
+}
+
+/// Members with a known link to another one.
+fn linked(members: &[NodeId], rates: &Rates) -> BTreeSet<NodeId> {
+    let is_member = |id: &NodeId| members.binary_search(id).is_ok();
+    let links = rates.iter().flat_map(|(from, measured)| measured.iter().map(move |rate| [*from, rate.to]));
+    links.filter(|[from, to]| from != to && is_member(from) && is_member(to)).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Rate;
+
+    fn ids<const N: usize>(ids: [u64; N]) -> Vec<NodeId> {
+        ids.map(NodeId).into()
+    }
+
+    /// Even and odd ids are a site each; `slow` kilobytes a second between them.
+    fn sites(members: &[NodeId], slow: u32) -> Rates {
+        let rate = |from: &NodeId, to: &NodeId| Rate { to: *to, kilobytes: if from.0 % 2 == to.0 % 2 { 1_000_000 } else { slow } };
+        members.iter().map(|from| (*from, members.iter().map(|to| rate(from, to)).collect())).collect()
+    }
+
+    #[test]
+    fn a_clearly_better_order_replaces_the_one_before_and_then_stays() {
+        let members = ids([1, 2, 3, 4, 5, 6]);
+        let rates = sites(&members, 1000);
+        let order = next_order(&[], &members, &rates);
+        assert_eq!(order, ids([1, 3, 5, 2, 4, 6]));
+        assert_eq!(next_order(&order, &members, &rates), order);
+        // Another order that is as good, and nothing known.
+        let other = ids([5, 1, 3, 6, 4, 2]);
+        assert_eq!(next_order(&other, &members, &rates), other);
+        assert_eq!(next_order(&other, &members, &Rates::new()), other);
+        // A little better is not clearly better.
+        assert_eq!(next_order(&[], &members, &sites(&members, 950_000)), []);
+        assert_eq!(next_order(&members, &members, &sites(&members, 950_000)), []);
+    }
+
+    #[test]
+    fn who_left_is_left_out_and_who_is_new_is_last() {
+        let rates = sites(&ids([1, 2, 3, 4, 5, 6]), 1000);
+        let before = ids([1, 3, 5, 2, 4, 6]);
+        assert_eq!(next_order(&before, &ids([1, 2, 4, 5, 6]), &rates), ids([1, 5, 2, 4, 6]));
+        assert_eq!(next_order(&before, &ids([0, 1, 2, 3, 4, 5, 6]), &rates), ids([1, 3, 5, 2, 4, 6, 0]));
+        // New ones without a rate are last also in a new order.
+        assert_eq!(next_order(&[], &ids([0, 1, 2, 3, 4, 5, 6, 7]), &rates), ids([1, 3, 5, 2, 4, 6, 0, 7]));
+    }
+
+    #[test]
+    fn whatever_was_before_the_order_names_every_member_once() {
+        let members = ids([1, 2, 3, 4, 5, 6]);
+        for before in [ids([]), ids([9, 9, 8]), ids([6, 6, 6, 6]), ids([7, 3, 3, 1]), ids([6, 5, 4, 3, 2, 1, 1])] {
+            for rates in [Rates::new(), sites(&members, 1000)] {
+                let mut order = next_order(&before, &members, &rates);
+                order.sort_unstable();
+                assert!(order.is_empty() || order == members, "{before:?}");
+            }
+        }
+        assert_eq!(next_order(&members, &[], &sites(&members, 1)), []);
+    }
+}

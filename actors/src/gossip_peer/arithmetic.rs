@@ -1,0 +1,210 @@
+//! The arithmetic of mixes, one job after the other on a thread of its own, while the training threads compute.
+//!
+//! The training threads hold the de-biased model `z` and move it by `Δ`; the numerators are `x = own·z + Δ + Σ scale·y`. What is
+//! added to `z + Δ` to get there is the *correction* `(own − 1)·z + Σ scale·y`: it needs nothing of the training thread.
+
+use super::messages::{GossipPeerMessage, Values};
+use super::payload::Payload;
+use crate::buffers::{Assembled, Frozen, Pool, chunks};
+use ractor::ActorRef;
+use slowmo_protocol::algorithm::WireType;
+use slowmo_protocol::gossip_peer::{Mix, Plan};
+use slowmo_protocol::mean;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Jobs that may wait; more than that are waited for by the gossip peer.
+const JOBS_MAX: usize = 64;
+
+/// Numerators on their way into a mix: `scale` of them is added.
+#[derive(Debug)]
+pub struct Part {
+    /// The numerators.
+    pub values: Payload,
+    /// What they are multiplied by.
+    pub scale: f32,
+}
+
+/// One piece of arithmetic.
+pub enum Job {
+    /// Overlapped: folds a message that arrived into the next correction. `own` is the weight of the own numerators.
+    Fold(Part, f64),
+    /// Overlapped: completes the correction.
+    Correct(Mix, Vec<Part>),
+    /// Synchronous: `kept` of the shipped numerators, and what arrived.
+    Mix(Mix, Part, Vec<Part>),
+    /// Turns numerators into a message to the peers of the plan.
+    Encode(Arc<Plan>, Assembled),
+    /// Adds the correction, and what rounding of earlier messages dropped, to the contribution to an exact average.
+    Settle(Mix, Frozen, Vec<Part>),
+    /// The numerators that the model in the training threads comes from, with their push-sum weight.
+    Last(Assembled, f64),
+    /// A decided round: every weight is 1, and nothing is under way.
+    Reset,
+}
+
+/// Where jobs go.
+pub type Jobs = mpsc::Sender<Job>;
+
+/// Starts the arithmetic of one node; it ends when the sender is dropped.
+pub fn start(pool: Arc<Pool>, wire: WireType, actor: ActorRef<GossipPeerMessage>) -> Jobs {
+    let (jobs, mut queue) = mpsc::channel(JOBS_MAX);
+    tokio::spawn(async move {
+        let mut arithmetic = Arithmetic { pool, wire, last: None, correction: None, residual: Assembled::default() };
+        while let Some(job) = queue.recv().await {
+            let ran = tokio::task::spawn_blocking(move || {
+                let result = arithmetic.run(job);
+                (arithmetic, result)
+            });
+            let Ok((next, result)) = ran.await else { return };
+            arithmetic = next;
+            // A stopped gossip peer needs no result.
+            result.into_iter().for_each(|result| _ = actor.cast(result));
+        }
+    });
+    jobs
+}
+
+/// A correction under way, and the weight of the own numerators that it was begun with.
+struct Correction {
+    values: Assembled,
+    own: f64,
+}
+
+struct Arithmetic {
+    pool: Arc<Pool>,
+    wire: WireType,
+    last: Option<(Assembled, f64)>,
+    correction: Option<Correction>,
+    /// Mass that rounding dropped, which the next message owes.
+    residual: Assembled,
+}
+
+impl Arithmetic {
+    fn run(&mut self, job: Job) -> Option<GossipPeerMessage> {
+        match job {
+            Job::Fold(part, own) => self.fold(part, own),
+            Job::Correct(mix, parts) => {
+                let correction = self.complete(mix.own, parts);
+                return Some(GossipPeerMessage::Mixed(mix, Values::Correction(correction)));
+            }
+            Job::Mix(mix, own, parts) => {
+                let values = self.mix(own, parts);
+                self.last = Some((values.clone(), mix.weight));
+                return Some(GossipPeerMessage::Mixed(mix, Values::Numerators(values)));
+            }
+            Job::Encode(plan, values) => {
+                let factor = plan.out.len() as f32 * plan.split.scale;
+                let payload = Payload::encode(&values, self.wire, &mut self.residual, factor, &self.pool);
+                return Some(GossipPeerMessage::Encoded(plan, payload));
+            }
+            Job::Settle(mix, frozen, parts) => {
+                let correction = self.complete(mix.own, parts);
+                let residual = std::mem::take(&mut self.residual);
+                let contribution = self.add(self.add(frozen, &correction), &residual);
+                return Some(GossipPeerMessage::Mixed(mix, Values::Contribution(contribution)));
+            }
+            Job::Last(values, weight) => self.last = Some((values, weight)),
+            Job::Reset => (self.last, self.correction, self.residual) = (None, None, Assembled::default()),
+        }
+        None
+    }
+
+    /// What the last numerators are multiplied by in a correction of this `own`.
+    fn factor(&self, own: f64, base: f64) -> f32 {
+        let weight = self.last.as_ref().map_or(1.0, |(_, weight)| *weight);
+        ((own - base) / weight) as f32
+    }
+
+    fn fold(&mut self, part: Part, own: f64) {
+        let (mut values, scale) = (part.values.into_values(&self.pool), part.scale);
+        let factor = self.factor(own, 1.0);
+        match (&mut self.correction, &self.last) {
+            (Some(correction), _) => {
+                correction.values.update(&self.pool, |start, target| {
+                    values.visit(start, target.len(), |at, y| mean::mix(&mut target[at..at + y.len()], y, scale))
+                });
+            }
+            (none, last) => {
+                let last = last.as_ref().filter(|_| factor != 0.0);
+                values.update(&self.pool, |start, target| match last {
+                    Some((last, _)) => {
+                        last.visit(start, target.len(), |at, x| mean::blend(&mut target[at..at + x.len()], scale, x, factor))
+                    }
+                    None => target.iter_mut().for_each(|value| *value *= scale),
+                });
+                *none = Some(Correction { values, own });
+            }
+        }
+    }
+
+    /// The correction for numerators of weight `own`; empty if there is nothing to add.
+    fn complete(&mut self, own: f64, parts: Vec<Part>) -> Assembled {
+        parts.into_iter().for_each(|part| self.fold(part, own));
+        let begun = self.correction.take();
+        let factor = self.factor(own, begun.as_ref().map_or(1.0, |begun| begun.own));
+        let mut correction = begun.map(|begun| begun.values).unwrap_or_default();
+        let Some((last, _)) = self.last.as_ref().filter(|_| factor != 0.0) else { return correction };
+        if correction.is_empty() {
+            return scaled(&self.pool, last, factor);
+        }
+        correction.update(&self.pool, |start, target| {
+            last.visit(start, target.len(), |at, x| mean::mix(&mut target[at..at + x.len()], x, factor))
+        });
+        correction
+    }
+
+    /// `own.scale · own + Σ scale · part`, in the order of the parts.
+    fn mix(&self, own: Part, parts: Vec<Part>) -> Assembled {
+        let (own, kept) = (own.values.into_values(&self.pool), own.scale);
+        let mut parts = parts.into_iter().map(|part| (part.values.into_values(&self.pool), part.scale));
+        let Some((mut values, scale)) = parts.next() else {
+            return if kept == 1.0 { own } else { scaled(&self.pool, &own, kept) };
+        };
+        values.update(&self.pool, |start, target| {
+            own.visit(start, target.len(), |at, x| mean::blend(&mut target[at..at + x.len()], scale, x, kept))
+        });
+        for (part, scale) in parts {
+            values.update(&self.pool, |start, target| {
+                part.visit(start, target.len(), |at, y| mean::mix(&mut target[at..at + y.len()], y, scale))
+            });
+        }
+        values
+    }
+
+    /// Adds a correction to the parameters at the front of a contribution.
+    fn add(&self, frozen: Frozen, correction: &Assembled) -> Frozen {
+        if correction.is_empty() {
+            return frozen;
+        }
+        let mut buffer = frozen.into_buffer(&self.pool);
+        let length = buffer.values().len();
+        let values = buffer.values_mut();
+        correction.visit(0, length, |at, part| mean::add(&mut values[at..at + part.len()], part));
+        buffer.freeze()
+    }
+}
+
+/// `scale` of `values`, in chunks.
+fn scaled(pool: &Arc<Pool>, values: &Assembled, scale: f32) -> Assembled {
+    let mut result = Assembled::default();
+    for (start, piece) in values.pieces() {
+        for range in chunks(0..piece.values().len()) {
+            let mut chunk = pool.take(range.len());
+            mean::scale(chunk.values_mut(), &piece.values()[range.clone()], scale);
+            result.insert(start + range.start, chunk.freeze());
+        }
+    }
+    result
+}
+
+/// Synchronous: the numerators of a node whose training threads left the model at `frozen`; `own` is their push-sum weight.
+pub fn unbiased(pool: &Arc<Pool>, frozen: Frozen, last: Option<&(Assembled, f64)>, own: f64) -> Frozen {
+    let Some((last, weight)) = last.filter(|_| own != 1.0) else { return frozen };
+    let factor = ((own - 1.0) / weight) as f32;
+    let mut buffer = frozen.into_buffer(pool);
+    let length = buffer.values().len();
+    let values = buffer.values_mut();
+    last.visit(0, length, |at, x| mean::mix(&mut values[at..at + x.len()], x, factor));
+    buffer.freeze()
+}

@@ -1,0 +1,64 @@
+//! Numerators as they travel: float32 values, or bytes of a smaller wire type.
+
+use crate::buffers::{Assembled, Pool, chunks};
+use bytes::Bytes;
+use slowmo_protocol::algorithm::WireType;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// One message's values; cheap to clone.
+#[derive(Clone, Debug)]
+pub enum Payload {
+    /// As they are.
+    Float32(Assembled),
+    /// Encoded.
+    Encoded(WireType, Arc<[(Range<usize>, Bytes)]>),
+}
+
+impl Payload {
+    /// Encodes numerators chunk by chunk. `residual` is mass that earlier messages owe (zeros where it has no chunk), and becomes
+    /// what this one owes; `factor` is the part of the mass that is given away.
+    pub fn encode(values: &Assembled, wire: WireType, residual: &mut Assembled, factor: f32, pool: &Arc<Pool>) -> Self {
+        if wire == WireType::Float32 {
+            return Self::Float32(values.clone());
+        }
+        let ranges = values.pieces().flat_map(|(start, piece)| chunks(start..start + piece.values().len()));
+        let encode = |range: Range<usize>| {
+            let mut numerators = pool.take(range.len());
+            values.copy_to(range.start, numerators.values_mut());
+            let owed = residual.take_piece(range.start, range.len()).map(|piece| piece.into_buffer(pool));
+            let mut owed = owed.unwrap_or_else(|| pool.zeros(range.len()));
+            let mut bytes = vec![0; wire.encoded_bytes(range.len())];
+            wire.encode_gossip(numerators.values(), owed.values_mut(), factor, &mut bytes);
+            residual.insert(range.start, owed.freeze());
+            (range, Bytes::from(bytes))
+        };
+        Self::Encoded(wire, ranges.map(encode).collect())
+    }
+
+    /// The chunks as bytes, in flat order.
+    pub fn bytes(&self) -> Vec<Bytes> {
+        match self {
+            Self::Float32(values) => {
+                values.pieces().flat_map(|(_, piece)| chunks(0..piece.values().len()).map(|range| piece.bytes(range))).collect()
+            }
+            Self::Encoded(_, encoded) => encoded.iter().map(|(_, bytes)| bytes.clone()).collect(),
+        }
+    }
+
+    /// The values as receivers see them.
+    pub fn into_values(self, pool: &Arc<Pool>) -> Assembled {
+        match self {
+            Self::Float32(values) => values,
+            Self::Encoded(wire, encoded) => {
+                let mut values = Assembled::default();
+                for (range, bytes) in encoded.iter() {
+                    let mut chunk = pool.take(range.len());
+                    wire.decode(bytes, chunk.values_mut());
+                    values.insert(range.start, chunk.freeze());
+                }
+                values
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What was sent and not answered: the values are kept until their receivers have them, because their mass may come back.
+
+use super::arithmetic::Part;
+use super::payload::Payload;
+use slowmo_protocol::gossip_peer::{Plan, Sent};
+use slowmo_protocol::ident::{NodeId, Step};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One step's values, and whose answers are missing.
+struct Shipment {
+    values: Payload,
+    scale: f32,
+    open: BTreeSet<NodeId>,
+}
+
+/// The shipments of one node; the gossip peer's machine bounds them.
+#[derive(Default)]
+pub struct Shipments {
+    by_step: BTreeMap<Step, Shipment>,
+}
+
+impl Shipments {
+    /// Keeps what `plan` sends.
+    pub fn keep(&mut self, plan: &Plan, values: Payload) {
+        let shipment = Shipment { values, scale: plan.split.scale, open: plan.out.iter().copied().collect() };
+        self.by_step.insert(plan.step, shipment);
+    }
+
+    /// The receiver has it.
+    pub fn forget(&mut self, (to, step): Sent) {
+        if let Some(shipment) = self.by_step.get_mut(&step) {
+            shipment.open.remove(&to);
+            if shipment.open.is_empty() {
+                self.by_step.remove(&step);
+            }
+        }
+    }
+
+    /// What comes back, to be mixed again.
+    pub fn take_back(&mut self, returned: &[Sent]) -> Vec<Part> {
+        let part =
+            |(_, step): &Sent| self.by_step.get(step).map(|shipment| Part { values: shipment.values.clone(), scale: shipment.scale });
+        let parts = returned.iter().filter_map(part).collect();
+        returned.iter().for_each(|sent| self.forget(*sent));
+        parts
+    }
+
+    /// Nothing comes back any more.
+    pub fn clear(&mut self) {
+        self.by_step.clear();
+    }
+}

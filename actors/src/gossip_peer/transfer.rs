@@ -1,0 +1,43 @@
+//! Gossip messages as streams: a node's whole numerators to one peer, or from one.
+
+use super::payload::Payload;
+use crate::buffers::{Assembled, CHUNK_ELEMENTS, Pool, chunks};
+use crate::context::NodeContext;
+use crate::ports::transport::BulkError;
+use crate::streams::Arrived;
+use slowmo_protocol::algorithm::WireType;
+use slowmo_protocol::gossip_peer::Plan;
+use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::wire::{Bulk, BulkHeader};
+use std::sync::Arc;
+
+/// Sends the numerators to one peer.
+pub async fn send(context: &NodeContext, plan: &Plan, (wire, values): (WireType, &Payload), to: NodeId) -> Result<(), BulkError> {
+    let header = context.settings.identity.header(plan.place);
+    let content = Bulk::Gossip { step: plan.step, weight: plan.split.share, scale: plan.split.scale, wire };
+    let header = BulkHeader::V1 { header, content }.encode().map_err(|error| BulkError::Broken(error.to_string()))?;
+    let mut stream = context.transport.open_bulk(to, header.into()).await?;
+    for chunk in values.bytes() {
+        stream.send(chunk).await?;
+    }
+    stream.finish().await
+}
+
+/// Reads numerators of `elements` values into chunks.
+pub async fn read(pool: &Arc<Pool>, mut arrived: Arrived, elements: usize, wire: WireType) -> Result<Assembled, BulkError> {
+    let mut values = Assembled::default();
+    let mut encoded = vec![0; if wire == WireType::Float32 { 0 } else { wire.encoded_bytes(CHUNK_ELEMENTS.min(elements)) }];
+    for range in chunks(0..elements) {
+        let mut chunk = pool.take(range.len());
+        if wire == WireType::Float32 {
+            arrived.stream.read_exact(chunk.bytes_mut()).await?;
+        } else {
+            let encoded = &mut encoded[..wire.encoded_bytes(range.len())];
+            arrived.stream.read_exact(encoded).await?;
+            wire.decode(encoded, chunk.values_mut());
+        }
+        values.insert(range.start, chunk.freeze());
+    }
+    arrived.stream.expect_end().await?;
+    Ok(values)
+}

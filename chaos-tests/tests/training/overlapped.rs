@@ -1,0 +1,132 @@
+//! Gossip behind the computation of the next step: mass is kept through the whole stack, rounds agree, errors leave a node whole.
+
+use crate::support::{Job, Seen, assert_close, bits, noise, overlapped, uneven};
+use slowmo::config::{LatePeers, TopologyName, WireType};
+use slowmo::{Config, Exchange, StepError};
+use slowmo_chaos::cluster::{Cluster, Link, start};
+use std::sync::Arc;
+use std::thread;
+
+/// Values of the models here.
+const VALUES: usize = 300;
+
+/// Only gossip, with an exact average every `average_every` steps.
+fn gossip(average_every: u64) -> Config {
+    Config { alpha: 1.0, beta: 0.0, average_every: Some(average_every), ..overlapped(48, 0.0) }
+}
+
+/// What node `index` adds to its model in the first step, and in no other.
+fn push(index: usize) -> Vec<f32> {
+    uneven(VALUES).iter().map(|value| value * (1.0 + index as f32)).collect()
+}
+
+/// Trains `nodes` nodes that all move once, at the first step, and then only gossip.
+fn spread(nodes: usize, config: Config, seed: u64, steps: usize) -> Vec<Seen> {
+    let gradient = Arc::new(|index: usize, step: usize, x: &[f32]| if step == 0 { push(index) } else { vec![0.0; x.len()] });
+    Job { link: Link::Memory(Some(seed)), initial: uneven(VALUES), steps, ..Job::new(nodes, config, gradient) }.run()
+}
+
+/// The model that all nodes' first moves give on average.
+fn mean_after_push(nodes: usize) -> Vec<f32> {
+    let middle = (0..nodes).map(|index| 1.0 + index as f32).sum::<f32>() / nodes as f32;
+    uneven(VALUES).iter().map(|value| value - 0.1 * middle * value).collect()
+}
+
+#[test]
+fn an_exact_average_is_of_all_mass_whatever_is_in_flight() {
+    for (nodes, staleness) in [(2, 1), (3, 1), (4, 2), (5, 1), (5, 3), (8, 1)] {
+        for seed in 0..4 {
+            let config = Config { staleness, ..gossip(6) };
+            let seen = spread(nodes, config, seed, 12);
+            for step in [5, 11] {
+                assert_close(&seen[0].values[step], &mean_after_push(nodes), 2e-6);
+                assert!(seen.iter().all(|node| bits(&node.values[step]) == bits(&seen[0].values[step])), "step {step}");
+                assert!(seen.iter().all(|node| node.reports[step].weight == 1.0));
+            }
+        }
+    }
+}
+
+#[test]
+fn gossip_alone_brings_the_nodes_together() {
+    for topology in [
+        TopologyName::Exponential,
+        TopologyName::Ring,
+        TopologyName::BipartiteExponential,
+        TopologyName::Complete,
+        TopologyName::BandwidthAware,
+    ] {
+        let config = Config { topology, average_every: None, ..gossip(1) };
+        let seen = spread(6, config, 3, 40);
+        for node in &seen {
+            assert_close(&node.values[39], &mean_after_push(6), 1e-3);
+            assert!(node.reports.iter().all(|report| report.exchange == Exchange::Gossip && report.weight > 0.0));
+        }
+    }
+}
+
+#[test]
+fn smaller_messages_bring_them_together_too_and_lose_nothing() {
+    for gossip_wire in [WireType::BFloat16, WireType::Int8] {
+        for staleness in [0, 1] {
+            let seen = spread(4, Config { gossip_wire, staleness, ..gossip(40) }, 1, 40);
+            assert_close(&seen[0].values[39], &mean_after_push(4), 4e-6);
+            for node in &seen {
+                assert_close(&node.values[38], &mean_after_push(4), 0.02);
+            }
+        }
+    }
+}
+
+#[test]
+fn nodes_agree_after_every_outer_round_and_learn() {
+    for config in [
+        overlapped(4, 0.5),
+        Config { staleness: 3, peers_per_step: 2, ..overlapped(6, 0.5) },
+        Config { late_peers: LatePeers::Skip, ..overlapped(4, 0.5) },
+        Config { devices: 2, ..overlapped(4, 0.5) },
+        Config { gossip_wire: WireType::Int8, round_wire: WireType::BFloat16, ..overlapped(4, 0.5) },
+    ] {
+        let tau = config.tau as usize;
+        let job = Job { initial: uneven(VALUES), steps: 24, link: Link::Memory(Some(5)), ..Job::new(4, config, noise()) };
+        let seen = job.run();
+        for step in (tau - 1..24).step_by(tau) {
+            assert!(seen.iter().all(|node| bits(&node.values[step]) == bits(&seen[0].values[step])), "step {step}");
+            assert!(seen.iter().all(|node| node.reports[step].contributors == 4 && node.reports[step].slow_step));
+        }
+        let workers = seen.len() / 4;
+        for node in seen.chunks(workers) {
+            assert!(node.iter().all(|worker| worker.values == node[0].values), "the workers of a node hold the same model");
+        }
+    }
+}
+
+#[test]
+fn a_value_that_is_not_finite_is_not_sent_and_the_node_goes_on_without_it() {
+    let Cluster { nodes, rendezvous: _rendezvous } = start(&[1, 2], Link::Memory(None), &gossip(8)).unwrap();
+    let threads: Vec<_> = nodes
+        .iter()
+        .map(|node| {
+            let (mut worker, first) = (node.worker(0).unwrap(), node.node_id() == 1);
+            thread::spawn(move || {
+                let mut model = uneven(VALUES);
+                worker.synchronize(&mut model).unwrap();
+                for step in 0..16 {
+                    if first && step == 3 {
+                        let before = std::mem::replace(&mut model[7], f32::NAN);
+                        let error = worker.step(&mut model, 0.1).unwrap_err();
+                        assert!(matches!(error, StepError::NotSent { step: 3, .. }), "{error}");
+                        assert!(error.to_string().contains("[7] = NaN"), "{error}");
+                        model[7] = before;
+                    }
+                    assert_eq!(worker.step(&mut model, 0.1).unwrap().step, step);
+                }
+                worker.leave().unwrap();
+                model
+            })
+        })
+        .collect();
+    let models: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    assert_close(&models[0], &uneven(VALUES), 1e-5);
+    assert_eq!(bits(&models[0]), bits(&models[1]));
+}
