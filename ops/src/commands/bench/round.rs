@@ -60,8 +60,8 @@ impl RoundBench {
         self.sizes.check()?;
         catch_signals();
         let limits = single_limits(console, self.sizes.model_bytes())?;
-        let average = self.measurement("exact averages", &self.with_wire(&AVERAGE), self.average_bytes()).compare(console)?;
-        let outer_round = self.measurement("outer rounds", &self.with_wire(&OUTER_ROUND), self.outer_round_bytes()).compare(console)?;
+        let average = self.measurement("exact averages", &AVERAGE, self.average_bytes()).compare(console)?;
+        let outer_round = self.measurement("outer rounds", &OUTER_ROUND, self.outer_round_bytes()).compare(console)?;
         let round_rate_vs_plain_quinn = outer_round.rate_vs_plain_quinn;
         let report = Report {
             command: "bench round",
@@ -74,10 +74,6 @@ impl RoundBench {
             sizes: self.sizes.clone(),
         };
         console.result(self.table(&report), &report)
-    }
-
-    fn with_wire<'a>(&'a self, settings: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
-        settings.iter().copied().chain([("SLOWMO_ROUND_WIRE", self.wire.as_str())]).collect()
     }
 
     /// The parameters of an exact average as they travel.
@@ -105,7 +101,8 @@ impl RoundBench {
     }
 
     fn measurement<'a>(&'a self, what: &'a str, settings: Fixed<'_>, ideal_bytes: f64) -> Measurement<'a> {
-        let settings = owned(settings);
+        let mut settings = owned(settings);
+        settings.push(("SLOWMO_ROUND_WIRE", self.wire.clone()));
         Measurement { what, sizes: &self.sizes, settings, steps: self.rounds, compute_ms: 0, ideal_bytes, slow: None }
     }
 }
