@@ -27,7 +27,7 @@ use arithmetic::{Job, Jobs, Part};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use shipments::Shipments;
 use slowmo_protocol::algorithm::{Base, Gossip, WireType};
-use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, PARKED_MAX, Plan, Purpose, Waits};
+use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, PARKED_MAX, Plan, Purpose, Sent, Waits};
 use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::schedule::{gossips_before, next_boundary};
@@ -35,6 +35,7 @@ use slowmo_protocol::view::View;
 use slowmo_protocol::wire::Bulk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 
 /// The shell of the gossip peer.
@@ -299,7 +300,7 @@ impl GossipPeerState {
                 Effect::Drop(key) => self.drop_message(key),
                 Effect::Mix(mix) => self.mix(mix).await,
                 Effect::Ship(plan) => self.ship(plan).await,
-                Effect::Forget(sent) => self.shipments.forget(sent),
+                Effect::Forget(sent) => self.acknowledged(sent),
                 Effect::Send { to, frame } => self.context.send_frame(to, &frame),
                 Effect::Late(nodes) => tracing::info!(?nodes, "gossip goes on without late peers"),
                 Effect::Left => self.context.actors.tell_membership(MembershipMessage::Leave),
@@ -395,7 +396,16 @@ impl GossipPeerState {
                 _ = myself.cast(GossipPeerMessage::Sent((to, plan.step), sent.is_ok()));
             });
         }
-        self.shipments.keep(plan, values);
+        self.shipments.keep(plan, values, self.context.clock.now());
+    }
+
+    /// The receiver has a message: its values need not be kept, and it says how fast the link is.
+    fn acknowledged(&mut self, sent: Sent) {
+        if let Some((bytes, since)) = self.shipments.under_way(sent) {
+            let elapsed = self.context.clock.now().since(since);
+            self.context.rates.measured(sent.0, bytes, Duration::from_micros(elapsed.0));
+        }
+        self.shipments.forget(sent);
     }
 
     /// A mix is complete: its result goes to the training threads.

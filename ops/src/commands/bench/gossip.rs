@@ -128,6 +128,11 @@ impl GossipBench {
         console.result(report.to_table(), &report)
     }
 
+    /// What each node sends in one gossip.
+    fn gossip_bytes(&self) -> f64 {
+        self.sizes.gossip_bytes() * self.sizes.encoded_share(&self.wire)
+    }
+
     fn settings(&self, staleness: u32, late_peers: &str) -> Vec<(&'static str, String)> {
         let ours = [
             ("SLOWMO_STALENESS", staleness.to_string()),
@@ -179,7 +184,7 @@ impl Steps {
 impl Report {
     fn to_table(&self) -> comfy_table::Table {
         let mut rows = vec![["computation".to_owned(), format!("{} ms", self.compute_ms)]];
-        rows.extend(self.communication.rows("communication", self.sizes.gossip_bytes()));
+        rows.extend(self.communication.rows("communication", self.sizes.gossip_bytes() * self.sizes.encoded_share(&self.wire)));
         rows.push(["synchronous step, mean".to_owned(), self.synchronous.show()]);
         rows.push(["  against the sum of both".to_owned(), format!("× {:.3}", self.synchronous_vs_sum)]);
         rows.push([format!("overlapped step, mean (staleness {})", self.staleness), self.overlapped.show()]);
