@@ -5,6 +5,8 @@ mod messages;
 mod reduce;
 mod round;
 mod shards;
+#[cfg(test)]
+mod tests;
 mod transfer;
 
 pub use messages::{ContributeMessage, CoordinatorMessage, DataEvent, Inspection};
