@@ -84,7 +84,7 @@ pub enum In {
 pub enum Effect {
     /// Read the stream of this message.
     Receive(Key),
-    /// Drop this message, read or not.
+    /// Drop this message, read or not; of several copies the one that came last.
     Drop(Key),
     /// Fold in what arrived and what was taken back.
     Mix(Mix),

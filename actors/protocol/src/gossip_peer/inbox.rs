@@ -168,4 +168,10 @@ impl Inbox {
     pub fn missing(&self, step: Step) -> BTreeSet<NodeId> {
         self.awaited.range(..=(step, NodeId(u64::MAX))).map(|(_, node)| *node).collect()
     }
+
+    /// The messages that steps wait for, ascending.
+    #[cfg(test)]
+    pub fn awaited(&self) -> impl Iterator<Item = (Step, NodeId)> {
+        self.awaited.iter().copied()
+    }
 }

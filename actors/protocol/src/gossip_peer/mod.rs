@@ -31,7 +31,7 @@ pub use events::{Effect, In, Key, Mix, Plan, Purpose, Sent, Straggler, Waits};
 pub use inbox::PARKED_MAX;
 
 use crate::algorithm::{Gossip, LatePeers};
-use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round, Step};
+use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::time::Instant;
 use crate::topology::{self, Topology};
@@ -71,6 +71,8 @@ pub struct GossipPeer {
     lineage: Lineage,
     epoch: Epoch,
     members: Vec<NodeId>,
+    /// Which start of each member it is.
+    starts: Vec<Incarnation>,
     graph: Arc<dyn Topology>,
     round: Round,
     phase: Phase,
@@ -115,7 +117,7 @@ impl Machine for GossipPeer {
             In::View { view, lineage, round, order } => self.enter((&view, lineage, round), &order, out),
             In::Frame { header, message } => self.receive(&header, &message, out),
             In::MemberLost(node) => self.member_lost(node),
-            In::MemberBack(node) => self.member_back(node, out),
+            In::MemberBack(node) => self.member_back(node, now, out),
             In::Leave(round) => self.leave(round, now, out),
             In::Tick => self.tick(now, out),
         }
@@ -145,6 +147,7 @@ impl GossipPeer {
             lineage,
             epoch: view.epoch(),
             members,
+            starts: view.members().iter().map(|member| member.incarnation).collect(),
             graph,
             round,
             phase: Phase::Computing,
@@ -228,15 +231,17 @@ impl GossipPeer {
     /// Goes over to another view. The exact average that changed it made every weight 1.
     fn enter(&mut self, (view, lineage, round): (&View, Lineage, Round), order: &[NodeId], out: &mut Outbox<Effect>) {
         self.begin(round, out);
-        let mut fresh = Self::new(self.identity, self.gossip, self.waits, (view, lineage, round)).ordered(order);
-        if view.epoch() == self.epoch {
-            // Only the order is another one: the dead of this view are still dead.
-            fresh.lost = std::mem::take(&mut self.lost);
-        }
-        let inbox = std::mem::take(&mut self.inbox);
+        let fresh = Self::new(self.identity, self.gossip, self.waits, (view, lineage, round)).ordered(order);
+        let (inbox, mut lost) = (std::mem::take(&mut self.inbox), std::mem::take(&mut self.lost));
+        // That a member is lost may be known before the round in which it is missed; another start of it is another matter.
+        lost.retain(|node| fresh.start_of(*node).is_some_and(|start| self.start_of(*node) == Some(start)));
         let Self { leave_by, leaving, written_off, .. } = *self;
-        *self = Self { inbox, leave_by, leaving, written_off, ..fresh };
+        *self = Self { inbox, lost, leave_by, leaving, written_off, ..fresh };
         self.read_on(out);
+    }
+
+    fn start_of(&self, node: NodeId) -> Option<Incarnation> {
+        self.members.binary_search(&node).ok().and_then(|rank| self.starts.get(rank).copied())
     }
 
     /// A decided round makes every weight 1: what was not in it is void.
@@ -247,7 +252,7 @@ impl GossipPeer {
     }
 
     fn begin(&mut self, round: Round, out: &mut Outbox<Effect>) {
-        self.written_off += self.escrow.write_off();
+        self.written_off += self.escrow.write_off() + self.debt;
         out.push_all(self.inbox.go_to(round).into_iter().map(Effect::Drop));
         (self.round, self.phase, self.escrow) = (round, Phase::Computing, Escrow::default());
         (self.weight, self.debt, self.behind, self.jumps) = (1.0, 0.0, None, false);
@@ -387,9 +392,13 @@ impl GossipPeer {
 
     /// Whether a message of this round is still mixed, if it arrives now.
     fn takes(&self, key: Key) -> bool {
+        self.phase != Phase::Settled && !self.leaving && key.0 == self.round && !self.is_too_late(key.1, self.mixing)
+    }
+
+    /// Whether who gossips at `step` is later than the bound for one that has reached `reached`.
+    fn is_too_late(&self, step: Step, reached: Step) -> bool {
         // Synchronous, a detour may come one step late.
-        let late_max = u64::from(self.gossip.staleness).max(1);
-        self.phase != Phase::Settled && !self.leaving && key.0 == self.round && key.1.0.saturating_add(late_max) >= self.mixing.0
+        step.0.saturating_add(u64::from(self.gossip.staleness).max(1)) < reached.0
     }
 
     /// Whether a message of this header may ever be mixed: it is of no round that is over, and of this view, or of a later one
@@ -430,7 +439,8 @@ impl GossipPeer {
 
     fn refuse_at(&mut self, place: Place, key: Key, out: &mut Outbox<Effect>) {
         let (round, step, from) = key;
-        if round == self.round && place.epoch == self.epoch {
+        let is_ours = (place.lineage, place.epoch, round) == (self.lineage, self.epoch, self.round);
+        if is_ours && self.inbox.verdict(from, step).is_none() {
             self.inbox.judge(from, step, Verdict::Refused);
         }
         out.push(Effect::Drop(key));
@@ -463,6 +473,10 @@ impl GossipPeer {
             Message::GossipSkipped { first, last } if header.round >= self.round => {
                 self.heard_of(from, *last);
                 self.inbox.skip(from, *first, *last);
+                // It might never send anything that is refused, and so never learn that it is late.
+                if header.round == self.round && self.is_too_late(*last, self.mixing) {
+                    self.tell(from, Message::GossipRefused { step: *last, reached: self.mixing }, out);
+                }
             }
             Message::GossipMixed { step } if self.is_of_view(header) => {
                 if self.escrow.release((from, *step)) {
@@ -470,14 +484,15 @@ impl GossipPeer {
                 }
             }
             Message::GossipRefused { step, reached } if self.is_of_view(header) => {
-                let late = u64::from(self.gossip.staleness).max(1);
-                if self.escrow.take_back((from, *step)) && step.0.saturating_add(late) < reached.0 {
+                self.escrow.told((from, *step));
+                self.escrow.take_back((from, *step));
+                if header.round == self.round && self.is_too_late(*step, *reached) {
                     self.behind = self.behind.max(Some(*reached));
                 }
             }
             Message::GossipAsk { step } => self.answer(header, *step, out),
-            Message::GossipReclaimed { step } if self.is_of_view(header) && header.round == self.round => {
-                self.give_up_reclaimed((self.round, *step, from), out);
+            Message::GossipReclaimed { step } if self.is_of_view(header) && header.round <= self.round => {
+                self.give_up_reclaimed((header.round, *step, from), out);
             }
             _ => {}
         }
@@ -496,15 +511,19 @@ impl GossipPeer {
         }
     }
 
-    /// The sender took this node for dead and has taken this message's mass back.
+    /// The sender took this node for dead and has taken this message's mass back. It tells so until it is answered.
     fn give_up_reclaimed(&mut self, key: Key, out: &mut Outbox<Effect>) {
-        if let Some(Verdict::Accepted(weight)) = self.inbox.verdict(key.2, key.1) {
-            self.debt += weight;
+        if key.0 == self.round {
+            if let Some(Verdict::Accepted(weight)) = self.inbox.verdict(key.2, key.1) {
+                self.debt += weight;
+            }
+            if self.inbox.drop_message(key) {
+                out.push(Effect::Drop(key));
+            }
+            self.inbox.judge(key.2, key.1, Verdict::Refused);
         }
-        if self.inbox.drop_message(key) {
-            out.push(Effect::Drop(key));
-        }
-        self.inbox.judge(key.2, key.1, Verdict::Refused);
+        let message = Message::GossipRefused { step: key.1, reached: self.mixing };
+        out.push(Effect::Send { to: key.2, frame: self.identity.frame(Place { round: key.0, ..self.place() }, message) });
         self.read_on(out);
     }
 
@@ -515,8 +534,9 @@ impl GossipPeer {
 
     /// Peers that are within the bound again are waited for again.
     fn forgive(&mut self, step: Step) {
-        let (reached, staleness) = (&self.reached, u64::from(self.gossip.staleness).max(1));
-        self.late.retain(|peer, _| reached.get(peer).is_none_or(|reached| reached.0.saturating_add(staleness) < step.0));
+        let late = std::mem::take(&mut self.late);
+        let is_late = |peer: &NodeId| self.reached.get(peer).is_none_or(|reached| self.is_too_late(*reached, step));
+        self.late = late.into_iter().filter(|(peer, _)| is_late(peer)).collect();
     }
 
     fn member_lost(&mut self, node: NodeId) {
@@ -528,11 +548,11 @@ impl GossipPeer {
     }
 
     /// It was only away for a moment: no round was decided without it.
-    fn member_back(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
+    fn member_back(&mut self, node: NodeId, now: Instant, out: &mut Outbox<Effect>) {
         if !self.lost.remove(&node) {
             return;
         }
-        for step in self.escrow.take_reclaimed(node) {
+        for step in self.escrow.tell_reclaimed(node, now.after(ASK_INTERVAL)) {
             self.tell(node, Message::GossipReclaimed { step }, out);
         }
         // It was not told what was skipped meanwhile.
@@ -551,6 +571,9 @@ impl GossipPeer {
     fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         for (to, step) in self.escrow.overdue(now) {
             self.tell(to, Message::GossipAsk { step }, out);
+        }
+        for (to, step) in self.escrow.untold(now) {
+            self.tell(to, Message::GossipReclaimed { step }, out);
         }
         if self.leave_by.take_if(|leave_by| now >= *leave_by).is_some() {
             out.push(Effect::Left);
