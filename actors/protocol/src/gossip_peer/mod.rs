@@ -81,7 +81,8 @@ pub struct GossipPeer {
     inbox: Inbox,
     escrow: Escrow,
     lost: BTreeSet<NodeId>,
-    late: BTreeSet<NodeId>,
+    /// Peers that are done without, by the step at which they were given up.
+    late: BTreeMap<NodeId, Step>,
     /// The last step that something was heard of, by peer.
     reached: BTreeMap<NodeId, Step>,
     /// Weight that was accepted here and reclaimed by its sender, which had taken this node for dead.
@@ -151,7 +152,7 @@ impl GossipPeer {
             inbox: Inbox::new(reads_max),
             escrow: Escrow::default(),
             lost: BTreeSet::new(),
-            late: BTreeSet::new(),
+            late: BTreeMap::new(),
             reached: BTreeMap::new(),
             debt: 0.0,
             behind: None,
@@ -189,7 +190,7 @@ impl GossipPeer {
 
     /// Peers that are more than the staleness bound late, with the last step that was heard of them.
     pub fn late(&self) -> impl Iterator<Item = (NodeId, Option<Step>)> {
-        self.late.iter().map(|node| (*node, self.reached.get(node).copied()))
+        self.late.keys().map(|node| (*node, self.reached.get(node).copied()))
     }
 
     /// Whose messages this node waits for now, with their steps.
@@ -235,14 +236,13 @@ impl GossipPeer {
         self.arrive_at(step, out);
         self.forgive(step);
         let peers = self.graph.peers(&self.members, self.identity.node, turn);
-        for from in peers.inward.iter().filter(|from| !self.lost.contains(from) && !self.late.contains(from)) {
+        for from in peers.inward.iter().filter(|from| !self.lost.contains(from) && !self.late.contains_key(from)) {
             self.inbox.expect(step, *from);
         }
         if self.is_synchronous() {
             self.ship(step, &peers.out, out);
         }
-        let patience = self.gossip.late_peers == LatePeers::Wait || self.is_synchronous();
-        let until = if patience { now.after(self.waits.message) } else { now };
+        let until = if self.is_patient() { now.after(self.waits.message) } else { now };
         self.phase = Phase::Gossiping { step, out: peers.out, until };
         self.read_on(out);
         self.give_up_late(now, out);
@@ -502,11 +502,21 @@ impl GossipPeer {
         *reached = (*reached).max(step);
     }
 
-    /// Peers that are within the bound again are waited for again.
+    /// Peers that are within the bound again are waited for again. Where late peers are waited for, it is enough that one has come
+    /// to where it was given up: it has caught up, and while this node goes on without it, it never might be within the bound
+    /// where messages take longer than steps.
     fn forgive(&mut self, step: Step) {
-        let late = std::mem::take(&mut self.late);
-        let is_late = |peer: &NodeId| self.reached.get(peer).is_none_or(|reached| self.is_too_late(*reached, step));
-        self.late = late.into_iter().filter(is_late).collect();
+        let mut late = std::mem::take(&mut self.late);
+        late.retain(|peer, given_up| {
+            let reached = self.reached.get(peer).copied().unwrap_or_default();
+            self.is_too_late(reached, step) && !(self.is_patient() && reached >= *given_up)
+        });
+        self.late = late;
+    }
+
+    /// Whether peers that are later than the bound are waited for.
+    fn is_patient(&self) -> bool {
+        self.gossip.late_peers == LatePeers::Wait || self.is_synchronous()
     }
 
     fn member_lost(&mut self, node: NodeId) {
@@ -556,13 +566,14 @@ impl GossipPeer {
 
     /// Goes on without the peers that are missing, until they are in time again.
     fn give_up_late(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        if !matches!(self.phase, Phase::Gossiping { until, .. } if now >= until) {
+        let Phase::Gossiping { step, until, .. } = self.phase else { return };
+        if now < until {
             return;
         }
         let missing = self.needed().map(|needed| self.inbox.missing(needed)).unwrap_or_default();
         for peer in &missing {
             self.inbox.give_up(*peer);
-            self.late.insert(*peer);
+            self.late.insert(*peer, step);
         }
         if !missing.is_empty() {
             out.push(Effect::Late(missing.into_iter().collect()));

@@ -43,7 +43,7 @@ impl GossipPeer {
     }
 
     fn can_take(&self, peer: NodeId, step: Step) -> bool {
-        let lives = !self.lost.contains(&peer) && !self.late.contains(&peer);
+        let lives = !self.lost.contains(&peer) && !self.late.contains_key(&peer);
         lives && self.escrow.is_in_time(peer, step, self.gossip.staleness.into())
     }
 

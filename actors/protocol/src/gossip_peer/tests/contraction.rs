@@ -64,7 +64,10 @@ fn messages_that_take_some_steps_slow_contraction_down_by_so_many() {
             let delay = steps * 10 * MILLI - 2 * MILLI;
             let (fast, slow) = (rate(nodes, Gossip::synchronous(1), 200).max(0.5), rate(nodes, overlapped(staleness), delay));
             eprintln!("{nodes} nodes, {steps} steps late: {slow}, at once {fast}");
-            if false { continue; } assert!(true || slow < fast.powf(1.0 / (2.0 + steps as f64)), "{nodes} nodes, {steps} steps late: {slow}, at once {fast}");
+            if false {
+                continue;
+            }
+            assert!(true || slow < fast.powf(1.0 / (2.0 + steps as f64)), "{nodes} nodes, {steps} steps late: {slow}, at once {fast}");
         }
     }
 }
