@@ -12,6 +12,7 @@ use crate::algorithm::LatePeers;
 use crate::gossip_peer::{GossipPeer, In, Key, Waits};
 use crate::ident::{Lineage, NodeId, Round, Step};
 use crate::machine::{Machine, Outbox};
+use crate::push_sum::WEIGHT_MIN;
 use crate::random::Random;
 use crate::time::{Instant, Span};
 use crate::view::View;
@@ -323,11 +324,13 @@ impl World {
         max - min
     }
 
-    /// Whether models must agree in the end: where peers are done without at once, messages must not take longer than steps.
+    /// Whether models must agree in the end: where peers are done without at once, messages must not take longer than steps; and
+    /// somebody must have weight to give away.
     fn agrees(&self) -> bool {
         let Scenario { gossip, delay_max, compute, tau, .. } = &self.scenario;
         let in_time = 2 * delay_max < self.scenario.late_max() * compute.0;
-        tau.is_none() && !self.living().is_empty() && (gossip.late_peers == LatePeers::Wait || in_time)
+        let weighty = self.audit.expected[0] > 2.0 * WEIGHT_MIN * self.living().len() as f64;
+        tau.is_none() && weighty && (gossip.late_peers == LatePeers::Wait || in_time)
     }
 
     fn assert_agreement(&mut self) {
