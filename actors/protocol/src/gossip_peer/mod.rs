@@ -93,6 +93,8 @@ pub struct GossipPeer {
     jumps: bool,
     /// The last step of which parts were sent, or skipped.
     shipped: Option<Step>,
+    /// The last step of which something was sent, by receiver.
+    shipped_to: BTreeMap<NodeId, Step>,
     leaving: bool,
     written_off: f64,
     leave_by: Option<Instant>,
@@ -158,6 +160,7 @@ impl GossipPeer {
             behind: None,
             jumps: false,
             shipped: None,
+            shipped_to: BTreeMap::new(),
             leaving: false,
             written_off: 0.0,
             leave_by: None,

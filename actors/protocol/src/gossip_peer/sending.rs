@@ -14,8 +14,11 @@ impl GossipPeer {
         self.shipped = Some(step);
         let to = self.receivers(step, nominal);
         for peer in nominal.iter().filter(|peer| !to.contains(peer)) {
-            self.tell(*peer, Message::GossipSkipped { first: step, last: step }, out);
+            // With the steps since, in which it was not due: so what is skipped for long is one range.
+            let first = self.shipped_to.get(peer).map_or(Step(0), |shipped| Step(shipped.0.saturating_add(1)));
+            self.tell(*peer, Message::GossipSkipped { first, last: step }, out);
         }
+        self.shipped_to.extend(to.iter().map(|to| (*to, step)));
         if to.is_empty() {
             return;
         }

@@ -58,3 +58,14 @@ fn broken_streams_and_connections_lose_nothing() {
 fn all_mass_is_accounted_for_under_churn() {
     many(Class::Churn, 100);
 }
+
+#[test]
+fn runs_that_failed_once() {
+    // Two nodes took each other for late, and neither sent anything that could be refused.
+    one(140, Class::Lossy);
+    // All members were late for one that went on without them, faster than messages reached it.
+    one(358, Class::Churn);
+    // What a peer had skipped was forgotten, because it was told out of order; because it was told step by step.
+    one(980, Class::Slow);
+    one(302, Class::Slow);
+}
