@@ -17,7 +17,7 @@
 //!
 //! **Mass.** What is sent stays in escrow until its receiver holds it. It comes back if the receiver refuses it (another history, a
 //! closed round, more than `staleness` steps late) or dies. A receiver that was only thought dead gives up what was reclaimed
-//! (`GossipReclaimed`). Nobody answers: it is asked (`GossipAsk`). So Σw over the living is the members' number, but for what
+//! (`GossipReclaimed`, told until it answers). Nobody answers: it is asked (`GossipAsk`). So Σw over the living is the members' number, but for what
 //! died with its holder. Before an exact average a node *settles*: it waits until its escrow is empty, mixes, and refuses what
 //! comes later, so that all mass is in the average exactly once.
 
@@ -365,7 +365,9 @@ impl GossipPeer {
 
     /// Whether a message of this round is still mixed, if it arrives now.
     fn takes(&self, key: Key) -> bool {
-        self.phase != Phase::Settled && !self.leaving && key.0 == self.round && !self.is_too_late(key.1, self.mixing)
+        let takes_part = self.phase != Phase::Settled && !self.leaving;
+        // A node whose own messages are refused would only gather mass.
+        takes_part && self.behind.is_none() && key.0 == self.round && !self.is_too_late(key.1, self.mixing)
     }
 
     /// Whether who gossips at `step` is later than the bound for one that has reached `reached`.

@@ -144,6 +144,16 @@ fn who_is_told_that_it_is_late_jumps_and_tells_what_it_leaves_out() {
 }
 
 #[test]
+fn who_is_told_that_it_is_late_takes_nothing_until_it_has_jumped() {
+    let mut node = Bench::new(2, skipping(1));
+    node.gossip(0);
+    node.frame(2, refused(0, 9));
+    assert_eq!(sends(&node.arrive(2, 9)), [(2, refused(9, 1))], "it could give nothing away in turn");
+    assert_eq!(mix(&node.gossip(1)).unwrap().behind, Some(Step(9)));
+    assert_eq!(sends(&node.arrive(2, 10)), [(2, mixed(10))]);
+}
+
+#[test]
 fn who_skips_and_is_late_is_told_as_well() {
     // Two nodes that take each other for late, or have little weight, send nothing that could be refused.
     let mut node = Bench::new(2, skipping(2));

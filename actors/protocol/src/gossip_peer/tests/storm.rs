@@ -41,22 +41,22 @@ fn many(class: Class, few: u64) {
 
 #[test]
 fn nothing_is_lost_or_late_where_nothing_goes_wrong() {
-    many(Class::Quiet, 40);
+    many(Class::Quiet, 100);
 }
 
 #[test]
 fn slow_and_stalling_nodes_lose_nothing() {
-    many(Class::Slow, 40);
+    many(Class::Slow, 100);
 }
 
 #[test]
 fn broken_streams_and_connections_lose_nothing() {
-    many(Class::Lossy, 60);
+    many(Class::Lossy, 100);
 }
 
 #[test]
 fn all_mass_is_accounted_for_under_churn() {
-    many(Class::Churn, 100);
+    many(Class::Churn, 150);
 }
 
 #[test]
