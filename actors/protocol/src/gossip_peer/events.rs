@@ -60,6 +60,9 @@ pub enum In {
         /// The next round.
         round: Round,
     },
+    /// A round was decided that did not change the view; the next one is this. What others send in it is answered from now on,
+    /// also while this node still computes.
+    Round(Round),
     /// A control frame about gossip arrived.
     Frame {
         /// Who, where in history.

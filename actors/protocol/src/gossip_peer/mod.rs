@@ -17,9 +17,9 @@
 //!
 //! **Mass.** What is sent stays in escrow until its receiver holds it. It comes back if the receiver refuses it (another history, a
 //! closed round, more than `staleness` steps late) or dies. A receiver that was only thought dead gives up what was reclaimed
-//! (`GossipReclaimed`, told until it answers). Nobody answers: it is asked (`GossipAsk`). So Σw over the living is the members' number, but for what
-//! died with its holder. Before an exact average a node *settles*: it waits until its escrow is empty, mixes, and refuses what
-//! comes later, so that all mass is in the average exactly once.
+//! (`GossipReclaimed`, told until it answers). Nobody answers: it is asked (`GossipAsk`). So Σw over the living is the members'
+//! number, but for what died with its holder. Before an exact average a node *settles*: it waits until its escrow is empty, mixes,
+//! and refuses what comes later, so that all mass is in the average exactly once.
 
 mod escrow;
 mod events;
@@ -115,6 +115,10 @@ impl Machine for GossipPeer {
             In::Sent(sent) => self.escrow.sent(sent, now.after(ASK_INTERVAL)),
             In::SendFailed(sent) => self.send_failed(sent, now, out),
             In::View { view, lineage, round } => self.enter(&view, lineage, round, out),
+            In::Round(round) => {
+                self.go_to(round, out);
+                self.read_on(out);
+            }
             In::Frame { header, message } => self.receive(&header, &message, out),
             In::MemberLost(node) => self.member_lost(node),
             In::MemberBack(node) => self.member_back(node, now, out),
@@ -366,8 +370,9 @@ impl GossipPeer {
     /// Whether a message of this round is still mixed, if it arrives now.
     fn takes(&self, key: Key) -> bool {
         let takes_part = self.phase != Phase::Settled && !self.leaving;
-        // A node whose own messages are refused would only gather mass.
-        takes_part && self.behind.is_none() && key.0 == self.round && !self.is_too_late(key.1, self.mixing)
+        // Where nobody waits for it, a node whose own messages are refused would only gather mass.
+        let gathers = self.behind.is_some() && !self.is_patient();
+        takes_part && !gathers && key.0 == self.round && !self.is_too_late(key.1, self.mixing)
     }
 
     /// Whether who gossips at `step` is later than the bound for one that has reached `reached`.

@@ -127,6 +127,16 @@ fn messages_of_later_rounds_wait_for_them() {
 }
 
 #[test]
+fn who_knows_of_a_round_answers_in_it_while_it_still_computes() {
+    let mut node = Bench::new(2, overlapped(1));
+    node.feed(In::Offered { header: header(2, 2), step: Step(4), weight: 0.5 });
+    let key = (Round(2), Step(4), NodeId(2));
+    assert_eq!(node.feed(In::Round(Round(2))), [Effect::Receive(key)]);
+    assert_eq!(sends(&node.feed(In::Arrived(key))), [(2, mixed(4))]);
+    assert_eq!(arrivals(&node.gossip_in(4, Round(2))), [key]);
+}
+
+#[test]
 fn no_more_is_read_than_there_is_room_for_but_what_a_step_waits_for() {
     let mut node = Bench::new(2, overlapped(1));
     let room = 6;
