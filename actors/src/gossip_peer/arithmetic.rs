@@ -39,6 +39,8 @@ pub enum Job {
     Settle(Mix, Frozen, Vec<Part>),
     /// The numerators that the model in the training threads comes from, with their push-sum weight.
     Last(Assembled, f64),
+    /// The same, where some of them are not finite: those stay what they were. The training thread has to mend its model there.
+    Mend(Assembled, f64),
     /// A decided round: every weight is 1, and nothing is under way.
     Reset,
 }
@@ -105,6 +107,7 @@ impl Arithmetic {
                 return Some(GossipPeerMessage::Mixed(mix, Values::Contribution(contribution)));
             }
             Job::Last(values, weight) => self.last = Some((values, weight)),
+            Job::Mend(values, weight) => self.mend(values, weight),
             Job::Reset => (self.last, self.correction, self.residual) = (None, None, Assembled::default()),
         }
         None
@@ -170,6 +173,19 @@ impl Arithmetic {
             });
         }
         values
+    }
+
+    fn mend(&mut self, mut values: Assembled, weight: f64) {
+        let before = self.last.take();
+        values.update(&self.pool, |start, target| {
+            let mut then = vec![0.0; target.len()];
+            if let Some((last, last_weight)) = &before {
+                last.copy_to(start, &mut then);
+                then.iter_mut().for_each(|x| *x *= (weight / last_weight) as f32);
+            }
+            target.iter_mut().zip(then).filter(|(value, _)| !value.is_finite()).for_each(|(value, then)| *value = then);
+        });
+        self.last = Some((values, weight));
     }
 
     /// Adds a correction to the parameters at the front of a contribution.

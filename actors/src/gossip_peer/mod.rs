@@ -38,6 +38,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 
+/// Frames that wait for this node's first view.
+const EARLY_FRAMES_MAX: usize = 1024;
+
 /// The shell of the gossip peer.
 pub struct GossipPeerActor;
 
@@ -50,6 +53,8 @@ pub struct GossipPeerState {
     timer: Timer,
     jobs: Jobs,
     round: Round,
+    /// Frames of members that heard of the first view before this node; at most [`EARLY_FRAMES_MAX`].
+    early: Vec<In>,
     /// How many values a message has; 0 until the model is known.
     elements: usize,
     /// Streams that the machine has not asked to be read yet.
@@ -119,6 +124,7 @@ impl GossipPeerState {
             context,
             myself,
             round: Round::FOUNDING,
+            early: Vec::new(),
             elements: 0,
             streams: BTreeMap::new(),
             reading: BTreeMap::new(),
@@ -210,12 +216,16 @@ impl GossipPeerState {
             }
         }
         self.machine = Some(machine);
+        std::mem::take(&mut self.early).into_iter().for_each(|frame| self.feed(frame));
     }
 
     fn feed(&mut self, event: In) {
         let now = self.context.clock.now();
-        if let Some(machine) = &mut self.machine {
-            machine.handle(event, now, &mut self.out);
+        match &mut self.machine {
+            Some(machine) => machine.handle(event, now, &mut self.out),
+            // Nobody may be waited for in vain because it said early that it sends nothing.
+            None if matches!(event, In::Frame { .. }) && self.early.len() < EARLY_FRAMES_MAX => self.early.push(event),
+            None => {}
         }
     }
 
@@ -382,11 +392,12 @@ impl GossipPeerState {
             // A decided round came between.
             return;
         }
-        self.work(Job::Last(values.clone(), self.weight)).await;
         if withheld {
             self.plan = None;
+            self.work(Job::Mend(values, self.weight)).await;
             return self.feed(In::Withheld(step));
         }
+        self.work(Job::Last(values.clone(), self.weight)).await;
         if let Some(plan) = self.plan.take_if(|plan| plan.step == step) {
             self.encode(plan, values).await;
         }

@@ -46,7 +46,7 @@ fn begin(hub: &MemoryHub, id: u64, config: &Config, mut done: impl FnMut(&StepRe
 fn after(rounds: usize, contributors: usize) -> impl FnMut(&StepReport) -> bool + Send {
     let mut seen = 0;
     move |report| {
-        seen += usize::from(report.contributors == contributors);
+        seen += usize::from(report.round.is_some() && report.contributors == contributors);
         seen == rounds
     }
 }
