@@ -86,7 +86,11 @@ impl World {
     /// Somebody stays.
     fn may_go(&self, id: NodeId) -> bool {
         let stays = |(other, node): (&NodeId, &super::node::Node)| {
-            *other != id && node.alive && node.doing != Doing::Leaving && !self.rounds.leavers.contains(other) && self.rounds.view.contains(*other)
+            *other != id
+                && node.alive
+                && node.doing != Doing::Leaving
+                && !self.rounds.leavers.contains(other)
+                && self.rounds.view.contains(*other)
         };
         let node = &self.nodes[&id];
         node.alive && node.doing != Doing::Leaving && self.nodes.iter().any(stays)

@@ -150,5 +150,4 @@ impl World {
             self.answer(id, (key.2, key.1), false);
         }
     }
-
 }

@@ -2,12 +2,12 @@
 
 use super::audit::{Audit, Mass, combine};
 use super::faults::Fault;
+use super::identity;
 use super::network::Network;
 use super::node::{Doing, Node, Stream};
 use super::rounds::Rounds;
 use super::scenario::{Class, Scenario};
 use super::seen::{self, Seen};
-use super::identity;
 use crate::gossip_peer::{GossipPeer, In, Key, Waits};
 use crate::ident::{Lineage, NodeId, Round, Step};
 use crate::machine::{Machine, Outbox};
