@@ -1,6 +1,7 @@
 //! What a node shows of itself: written by the shells, read by the admin endpoint. Cheap to update; nobody waits for it.
 
 use slowmo_protocol::coordinator::Outcome;
+use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step};
 use slowmo_protocol::time::Span;
 use slowmo_protocol::view::Member;
@@ -43,10 +44,10 @@ pub struct Gossiping {
     pub weight: f64,
     /// Push-sum weight on its way to others.
     pub escrowed: f64,
-    /// Peers that are more than the staleness bound late, which it does without, with the last step that was heard of them.
-    pub late: Vec<(NodeId, Option<Step>)>,
-    /// Messages that its training threads wait for.
-    pub waits_for: Vec<(Step, NodeId)>,
+    /// The inner step that the next mix belongs to.
+    pub step: Step,
+    /// Peers that its training threads wait for, and those that they do without.
+    pub stragglers: Vec<Straggler>,
 }
 
 /// A node as it sees itself and the cluster.
@@ -76,6 +77,8 @@ pub struct NodeStatus {
     pub published: Span,
     /// Shards whose momentum restarted at zero since the founding.
     pub momentum_lost: u64,
+    /// Push-sum weight that was in no average: of members that died, were passed over, or had what others had sent them.
+    pub push_sum_weight_lost: f64,
     /// `‖x − x̄‖ / ‖x̄‖` of this node at its last contribution.
     pub disagreement: Option<f32>,
     /// Its gossip, if it gossips.
@@ -130,6 +133,11 @@ impl StatusBoard {
                 status.standing = Standing::Member;
             }
         });
+    }
+
+    /// So much push-sum weight was not in a round's average.
+    pub fn push_sum_weight_lost(&self, weight: f64) {
+        self.with(|status| status.push_sum_weight_lost += weight);
     }
 
     /// Where the node stands now.

@@ -5,8 +5,10 @@
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
 use slowmo_actors::membership::MembershipMessage;
-use slowmo_actors::status::{NodeStatus, Standing};
+use slowmo_actors::status::{Gossiping, NodeStatus, Standing};
+use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::time::Instant;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -80,8 +82,12 @@ pub struct Report {
     pub contributors: Vec<u64>,
     /// Shards whose slow momentum restarted at zero since the founding.
     pub momentum_lost: u64,
+    /// Push-sum weight that was in no average since this node joined: of members that died or were passed over.
+    pub push_sum_weight_lost: f64,
     /// `‖x − x̄‖ / ‖x̄‖` of this node when it last contributed.
     pub disagreement: Option<f32>,
+    /// How its gossip stands, if it gossips.
+    pub gossip: Option<GossipReport>,
     /// Why no round is decided now, and what would release it.
     pub waiting_for: Option<String>,
     /// What happened last, oldest first.
@@ -112,6 +118,32 @@ pub struct LastRound {
     pub contributors: usize,
     /// Microseconds from the moment when all contributions were on their way until the round was decided.
     pub published_us: u64,
+}
+
+/// A node's gossip.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GossipReport {
+    /// The inner step that the next mix belongs to.
+    pub step: u64,
+    /// Push-sum weight of the node's own numerators.
+    pub weight: f64,
+    /// Push-sum weight on its way to others.
+    pub escrowed: f64,
+    /// Peers that are late, and by how much.
+    pub late: Vec<LateReport>,
+}
+
+/// A peer that is late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LateReport {
+    /// Who.
+    pub node: u64,
+    /// Inner steps that it is behind this node, as far as it was heard of.
+    pub steps: u64,
+    /// For so many milliseconds it is waited for, or done without.
+    pub ms: u64,
+    /// Whether gossip does without it.
+    pub skipped: bool,
 }
 
 /// One thing that happened.
@@ -248,10 +280,23 @@ pub(crate) fn report(context: &NodeContext) -> Report {
         },
         contributors: status.contributors.iter().map(|node| node.0).collect(),
         momentum_lost: status.momentum_lost,
+        push_sum_weight_lost: status.push_sum_weight_lost,
         disagreement: status.disagreement,
+        gossip: status.gossip.map(|gossip| gossip_report(&gossip, context.clock.now())),
         waiting_for: status.waiting_for.or(status.waiting_to_join),
         events: status.events.into_iter().map(|event| EventReport { at_us: event.at_us, what: event.what }).collect(),
     }
+}
+
+fn gossip_report(gossip: &Gossiping, now: Instant) -> GossipReport {
+    let late = |straggler: &Straggler| LateReport {
+        node: straggler.node.0,
+        steps: straggler.steps,
+        ms: now.since(straggler.since).as_millis(),
+        skipped: straggler.skipped,
+    };
+    let late = gossip.stragglers.iter().map(late).collect();
+    GossipReport { step: gossip.step.0, weight: gossip.weight, escrowed: gossip.escrowed, late }
 }
 
 /// Drains the node at the first SIGTERM; the second one ends the process at once.

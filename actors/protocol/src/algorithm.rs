@@ -161,7 +161,7 @@ pub struct Algorithm {
     pub average_every: Option<u64>,
     /// What a round does to the base optimizer's buffers.
     pub buffers: BufferStrategy,
-    /// How parameters and slow momentum travel in rounds; founding, joiners, buffers and gradients always travel as float32.
+    /// How parameters travel in rounds. The founding, what joiners get, slow momentum, buffers and gradients always travel as float32.
     pub round_wire: WireType,
 }
 

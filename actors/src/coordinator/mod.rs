@@ -5,6 +5,8 @@ mod messages;
 mod reduce;
 mod round;
 mod shards;
+#[cfg(test)]
+mod tests;
 mod transfer;
 
 pub use messages::{ContributeMessage, CoordinatorMessage, DataEvent, Inspection};
@@ -25,7 +27,7 @@ use encoding::{Carried, Coding};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use round::{Contributed, Finished, RoundInProgress, Starter, StreamKey, StreamKind};
 use shards::ShardStates;
-use slowmo_protocol::algorithm::WireType;
+use slowmo_protocol::algorithm::{Base, WireType};
 use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, Settings};
 use slowmo_protocol::ident::{Epoch, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
@@ -237,7 +239,7 @@ impl CoordinatorState {
 
     fn apply(&mut self, attempt: Attempt, outcome: Outcome, members: Arc<[Member]>, drained: bool) {
         let Some(round) = self.round.take().filter(|round| round.plan.attempt == attempt) else { return };
-        let Finished { plan, publication, values, states, donated, coding, owed } = round.finish();
+        let Finished { plan, publication, values, states, donated, coding, owed, weight } = round.finish();
         let Some(publication) = publication.filter(|_| values.covers(plan.layout.elements())) else {
             tracing::error!(round = outcome.round.0, "a decided round does not cover the model: the node stops here");
             return self.context.actors.tell_aggregator(AggregatorMessage::Failed(ExchangeError::Stopped));
@@ -249,6 +251,10 @@ impl CoordinatorState {
         let place = self.machine.place();
         let actors = &self.context.actors;
         let published = self.context.clock.now().since(self.publishes_since);
+        if let Some(weight) = weight.filter(|_| matches!(self.context.settings.algorithm.base, Base::Sgp(_))) {
+            // Every member began the round with weight 1; what is not in the average died, or was passed over.
+            self.context.status.push_sum_weight_lost((members.len() as f64 - weight).max(0.0));
+        }
         self.context.status.decided(&outcome, distance, published);
         if drained {
             self.context.status.standing(Standing::Left);

@@ -56,8 +56,10 @@ pub struct OwnContribution {
 }
 
 /// One contributor's values, read in step with the others.
-enum Source {
+pub enum Source {
+    /// This node's.
     Own(OwnContribution),
+    /// Another's.
     Stream(NodeId, Arrived),
 }
 
@@ -94,6 +96,10 @@ struct Work {
 pub async fn run(reduction: Reduction) -> Result<OwnPart, DataEvent> {
     let Reduction { context, plan, mut publication, parameters, coding, own, expected, states } = reduction;
     let encoder = own.as_ref().and_then(|own| own.encoder.clone());
+    if own.is_some() && encoder.is_some() != coding.is_some() {
+        tracing::error!(round = plan.attempt.round.0, "this node's contribution is not encoded as its round is");
+        return Err(DataEvent::Broken(plan.me));
+    }
     let (sources, weight) = gather(&plan, own, expected, wire_of(coding.as_ref())).await?;
     // Who receives is usually known by now: the proposal travelled while the contributions did.
     let publication = publication.wait_for(Option::is_some).await.ok().and_then(|publication| publication.clone());
@@ -104,7 +110,7 @@ pub async fn run(reduction: Reduction) -> Result<OwnPart, DataEvent> {
     let momentum_outlets = publish_to(&context, plan.place, &Bulk::State, holders);
     let mut sources = Sources::new(&context, &plan, coding.as_ref(), sources);
     let work = Work { context, plan, publication, parameters, coding, encoder, weight, parameter_outlets, momentum_outlets };
-    let mut part = OwnPart::default();
+    let mut part = OwnPart { weight, ..OwnPart::default() };
     for (shard, state) in states {
         let mut momentum = Assembled::default();
         for range in chunks(work.plan.layout.range(shard)) {
@@ -194,7 +200,7 @@ fn parameter_outlets(context: &Arc<NodeContext>, plan: &Plan, publication: &Publ
 }
 
 /// Waits for every contributor's stream and adds up the push-sum weights in ascending id.
-async fn gather(
+pub async fn gather(
     plan: &Plan,
     own: Option<OwnContribution>,
     expected: Vec<(NodeId, oneshot::Receiver<Arrived>)>,
@@ -283,7 +289,7 @@ async fn add_difference(
 ) -> Result<(), DataEvent> {
     match source {
         Source::Own(OwnContribution { encoder: Some(encoder), .. }) => coding.own_difference(encoder, range, sum),
-        // An encoded round's own contribution has its encoder from the start.
+        // `run` starts no encoded round without it.
         Source::Own(_) => {}
         Source::Stream(node, arrived) => {
             let read = coding.read_difference(&mut *arrived.stream, range, sum, scratch).await;

@@ -78,6 +78,8 @@ pub struct RoundInProgress {
     pub coding: Option<Coding>,
     /// What this node then owes for its own shards.
     pub owed: Assembled,
+    /// `Σw` of the contributors, if this node averages a shard.
+    pub weight: Option<f64>,
     /// Dropping the set ends every movement, which resets its streams.
     tasks: JoinSet<()>,
 }
@@ -275,11 +277,12 @@ impl Contributed {
 impl RoundInProgress {
     fn new(plan: Arc<Plan>, publication: watch::Sender<Option<Arc<Publication>>>, coding: Option<Coding>, tasks: JoinSet<()>) -> Self {
         let (values, owed, states) = (Assembled::default(), Assembled::default(), BTreeMap::new());
-        Self { plan, publication, values, states, donated: None, coding, owed, tasks }
+        Self { plan, publication, values, states, donated: None, coding, owed, weight: None, tasks }
     }
 
     /// Takes over what the reduction made.
     pub fn take_own(&mut self, part: OwnPart) {
+        self.weight = Some(part.weight);
         self.values.extend(part.values);
         self.owed.extend(part.owed);
         let made = part.momentum.into_iter().map(|(shard, momentum)| (shard, ShardState { momentum, ..ShardState::default() }));
@@ -291,8 +294,8 @@ impl RoundInProgress {
     pub fn finish(mut self) -> Finished {
         self.tasks.detach_all();
         let publication = self.publication.borrow().clone();
-        let Self { plan, values, states, donated, coding, owed, .. } = self;
-        Finished { plan, publication, values, states, donated, coding, owed }
+        let Self { plan, values, states, donated, coding, owed, weight, .. } = self;
+        Finished { plan, publication, values, states, donated, coding, owed, weight }
     }
 }
 
@@ -312,6 +315,8 @@ pub struct Finished {
     pub coding: Option<Coding>,
     /// What this node then owes for its own shards.
     pub owed: Assembled,
+    /// `Σw` of the contributors, if this node averaged a shard.
+    pub weight: Option<f64>,
 }
 
 fn broken(node: NodeId, error: &BulkError) -> DataEvent {

@@ -25,6 +25,8 @@ pub struct ShardStates {
 /// What the reduction of this node's own shards produced: new values and new momentum per shard.
 #[derive(Debug, Default)]
 pub struct OwnPart {
+    /// `Σw` of the contributors.
+    pub weight: f64,
     /// The new values of the own shards.
     pub values: Assembled,
     /// The new slow momentum of the own shards; empty unless the round took the slow step.

@@ -27,7 +27,7 @@ use arithmetic::{Job, Jobs, Part};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use shipments::Shipments;
 use slowmo_protocol::algorithm::{Base, Gossip, WireType};
-use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, PARKED_MAX, Plan, Purpose, Waits};
+use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, PARKED_MAX, Plan, Purpose, Sent, Waits};
 use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::schedule::{gossips_before, next_boundary};
@@ -35,6 +35,7 @@ use slowmo_protocol::view::View;
 use slowmo_protocol::wire::Bulk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 
 /// The shell of the gossip peer.
@@ -176,8 +177,12 @@ impl GossipPeerState {
         }
     }
 
+    fn staleness(&self) -> u32 {
+        self.settings().map_or(0, |gossip| gossip.staleness)
+    }
+
     fn is_synchronous(&self) -> bool {
-        self.settings().is_none_or(|gossip| gossip.staleness == 0)
+        self.staleness() == 0
     }
 
     async fn enter(&mut self, view: View, lineage: Lineage, round: Round, order: Vec<NodeId>) {
@@ -299,9 +304,9 @@ impl GossipPeerState {
                 Effect::Drop(key) => self.drop_message(key),
                 Effect::Mix(mix) => self.mix(mix).await,
                 Effect::Ship(plan) => self.ship(plan).await,
-                Effect::Forget(sent) => self.shipments.forget(sent),
+                Effect::Forget(sent) => self.acknowledged(sent),
                 Effect::Send { to, frame } => self.context.send_frame(to, &frame),
-                Effect::Late(nodes) => tracing::info!(?nodes, "gossip goes on without late peers"),
+                Effect::Late(nodes) => nodes.into_iter().for_each(|node| self.late(node)),
                 Effect::Left => self.context.actors.tell_membership(MembershipMessage::Leave),
             }
         }
@@ -395,7 +400,16 @@ impl GossipPeerState {
                 _ = myself.cast(GossipPeerMessage::Sent((to, plan.step), sent.is_ok()));
             });
         }
-        self.shipments.keep(plan, values);
+        self.shipments.keep(plan, values, self.context.clock.now());
+    }
+
+    /// The receiver has a message: its values need not be kept, and it says how fast the link is.
+    fn acknowledged(&mut self, sent: Sent) {
+        if let Some((bytes, since)) = self.shipments.under_way(sent) {
+            let elapsed = self.context.clock.now().since(since);
+            self.context.rates.measured(sent.0, bytes, Duration::from_micros(elapsed.0));
+        }
+        self.shipments.forget(sent);
     }
 
     /// A mix is complete: its result goes to the training threads.
@@ -417,12 +431,18 @@ impl GossipPeerState {
         actors.tell_aggregator(AggregatorMessage::GossipDone { step, weight, contributors, next_step, values, correction });
     }
 
+    fn late(&self, node: NodeId) {
+        let what = format!("{node} is more than {} steps late: gossip goes on without it", self.staleness());
+        tracing::info!("{what}");
+        self.context.status.event(what);
+    }
+
     /// What `status` shows of gossip.
     fn show(&self) {
         let Some(machine) = &self.machine else { return };
-        let late = machine.late().collect();
-        let waits_for = machine.waits_for().collect();
-        self.context.status.gossip(Gossiping { weight: machine.own_weight(), escrowed: machine.escrowed(), late, waits_for });
+        let (weight, escrowed) = (machine.own_weight(), machine.escrowed());
+        let (step, stragglers) = (machine.step(), machine.stragglers());
+        self.context.status.gossip(Gossiping { weight, escrowed, step, stragglers });
     }
 }
 

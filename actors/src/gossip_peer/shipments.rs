@@ -4,6 +4,7 @@ use super::arithmetic::Part;
 use super::payload::Payload;
 use slowmo_protocol::gossip_peer::{Plan, Sent};
 use slowmo_protocol::ident::{NodeId, Step};
+use slowmo_protocol::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One step's values, and whose answers are missing.
@@ -11,6 +12,7 @@ struct Shipment {
     values: Payload,
     scale: f32,
     open: BTreeSet<NodeId>,
+    since: Instant,
 }
 
 /// The shipments of one node; the gossip peer's machine bounds them.
@@ -20,10 +22,16 @@ pub struct Shipments {
 }
 
 impl Shipments {
-    /// Keeps what `plan` sends.
-    pub fn keep(&mut self, plan: &Plan, values: Payload) {
-        let shipment = Shipment { values, scale: plan.split.scale, open: plan.out.iter().copied().collect() };
+    /// Keeps what `plan` sends from `now` on.
+    pub fn keep(&mut self, plan: &Plan, values: Payload, now: Instant) {
+        let shipment = Shipment { values, scale: plan.split.scale, open: plan.out.iter().copied().collect(), since: now };
         self.by_step.insert(plan.step, shipment);
+    }
+
+    /// How many bytes the message has, and since when it is on its way.
+    pub fn under_way(&self, (to, step): Sent) -> Option<(u64, Instant)> {
+        let shipment = self.by_step.get(&step).filter(|shipment| shipment.open.contains(&to))?;
+        Some((shipment.values.bytes().iter().map(|chunk| chunk.len() as u64).sum(), shipment.since))
     }
 
     /// The receiver has it.

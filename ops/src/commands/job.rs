@@ -6,6 +6,8 @@ use clap::Args;
 use serde::Serialize;
 use slowmo::admin::{self, Report};
 use slowmo_ops::jobs::{self, Answer, Request};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 /// Which job.
@@ -129,10 +131,54 @@ struct JobReport {
     epoch: u64,
     lineage: String,
     momentum_lost: u64,
+    push_sum_weight_lost: f64,
     /// Largest over the nodes.
     disagreement: Option<f32>,
     waiting_for: Option<String>,
+    /// Nodes that others' gossip waits for, or does without.
+    late: Vec<LateRow>,
     nodes: Vec<NodeRow>,
+}
+
+/// A node that is late.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct LateRow {
+    node: u64,
+    /// How many inner steps, at most.
+    steps: u64,
+    /// For how long, at most.
+    ms: u64,
+    /// Who waits for it, ascending.
+    waited_for_by: Vec<u64>,
+    /// Who does without it, ascending.
+    skipped_by: Vec<u64>,
+}
+
+impl LateRow {
+    /// What `reports` say of late nodes, ascending.
+    fn all<'a>(reports: impl Iterator<Item = &'a Report>) -> Vec<Self> {
+        let mut rows: BTreeMap<u64, Self> = BTreeMap::new();
+        for (by, late) in reports.flat_map(|report| report.gossip.iter().flat_map(|gossip| &gossip.late).map(|late| (report.node, late))) {
+            let empty = Self { node: late.node, steps: 0, ms: 0, waited_for_by: Vec::new(), skipped_by: Vec::new() };
+            let row = rows.entry(late.node).or_insert(empty);
+            (row.steps, row.ms) = (row.steps.max(late.steps), row.ms.max(late.ms));
+            if late.skipped { row.skipped_by.push(by) } else { row.waited_for_by.push(by) }
+        }
+        rows.into_values().collect()
+    }
+}
+
+impl fmt::Display for LateRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { node, steps, ms, waited_for_by, skipped_by } = self;
+        write!(f, "late: node {node} is {steps} steps behind, for {:.1} s", *ms as f64 / 1e3)?;
+        for (what, nodes) in [("waited for", waited_for_by), ("done without", skipped_by)] {
+            if !nodes.is_empty() {
+                write!(f, "; {what} by {nodes:?}")?;
+            }
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -184,8 +230,10 @@ impl JobReport {
             epoch: furthest.map_or(0, |report| report.epoch),
             lineage: furthest.map(|report| report.lineage.clone()).unwrap_or_default(),
             momentum_lost: furthest.map_or(0, |report| report.momentum_lost),
+            push_sum_weight_lost: reports().map(|report| report.push_sum_weight_lost).fold(0.0, f64::max),
             disagreement,
             waiting_for: reports().find_map(|report| report.waiting_for.clone()),
+            late: LateRow::all(reports()),
             nodes: nodes
                 .into_iter()
                 .map(|(node, report)| report.map_or(NodeRow::Silent { node }, |report| NodeRow::Answer(Box::new(report))))
@@ -202,13 +250,13 @@ impl JobReport {
                 report.standing.clone(),
                 report.epoch.to_string(),
                 report.round.to_string(),
-                report.step.to_string(),
+                report.gossip.as_ref().map_or(report.step, |gossip| gossip.step.max(report.step)).to_string(),
                 distance(report.disagreement),
             ],
         });
         let nodes = table(["node", "standing", "view", "round", "step", "disagreement"], rows);
         let mut text = format!(
-            "job {}: view {} of lineage {}, next round {}\nlast round: {} alive / {} members / {} contributors\nmomentum lost: {} shards, disagreement: {}\n{nodes}",
+            "job {}: view {} of lineage {}, next round {}\nlast round: {} alive / {} members / {} contributors\nmomentum lost: {} shards, push-sum weight lost: {:.3}, disagreement: {}\n{nodes}",
             self.job,
             self.epoch,
             // Whole: histories that parted differ in the last digits, and the key `lineage` takes it so.
@@ -218,8 +266,10 @@ impl JobReport {
             self.members,
             self.contributors,
             self.momentum_lost,
+            self.push_sum_weight_lost,
             distance(self.disagreement)
         );
+        self.late.iter().for_each(|late| text.push_str(&format!("\n{late}")));
         if let Some(why) = &self.waiting_for {
             text.push_str(&format!("\nwaits: {why}"));
         }

@@ -243,7 +243,7 @@ pub static KEYS: &[Key] = &[
         "",
         WIRE,
         true,
-        "how parameters and slow momentum travel in rounds; what rounding drops is added to the next one"
+        "how parameters travel in rounds, but not to joiners; what rounding drops is added to the next one"
     ),
     key!(
         outer,

@@ -82,7 +82,7 @@ pub struct Config {
     pub late_peers: LatePeers,
     /// How gossip messages travel.
     pub gossip_wire: WireType,
-    /// How parameters and slow momentum travel in rounds.
+    /// How parameters travel in rounds.
     pub round_wire: WireType,
     /// Outer optimizer.
     pub outer: OuterName,

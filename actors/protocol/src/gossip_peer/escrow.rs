@@ -26,6 +26,8 @@ pub struct Escrow {
     returned: BTreeMap<Sent, f64>,
     /// What was taken back because its receiver was thought dead.
     reclaimed: BTreeSet<Sent>,
+    /// Of that, what a receiver that lives after all is being told, until it answers; and when it is told again.
+    telling: BTreeMap<Sent, Instant>,
 }
 
 impl Escrow {
@@ -57,25 +59,44 @@ impl Escrow {
         self.parcels.contains_key(&sent)
     }
 
-    /// The message was never sent; returns its weight.
-    pub fn cancel(&mut self, sent: Sent) -> f64 {
-        self.parcels.remove(&sent).map_or(0.0, |parcel| parcel.weight)
+    /// The message was never sent; returns its weight, also if it was taken back meanwhile.
+    pub fn cancel(&mut self, sent: Sent) -> Option<f64> {
+        self.reclaimed.remove(&sent);
+        self.telling.remove(&sent);
+        self.parcels.remove(&sent).map(|parcel| parcel.weight).or_else(|| self.returned.remove(&sent))
     }
 
     /// The receiver is dead: takes back everything that was on its way to it.
     pub fn reclaim(&mut self, to: NodeId) {
-        let steps: Vec<Sent> = self.to(to).map(|(sent, _)| *sent).collect();
-        for sent in steps {
+        let open: Vec<Sent> = self.to(to).map(|(sent, _)| *sent).collect();
+        for sent in open {
             self.take_back(sent);
             self.reclaimed.insert(sent);
         }
+        self.telling.retain(|sent, _| sent.0 != to || !self.reclaimed.insert(*sent));
     }
 
-    /// What was reclaimed from a receiver that lives after all, ascending; each is told once.
-    pub fn take_reclaimed(&mut self, to: NodeId) -> Vec<Step> {
+    /// What was reclaimed from a receiver that lives after all, ascending: it is told now, and again at `again_at` if it does not
+    /// answer.
+    pub fn tell_reclaimed(&mut self, to: NodeId, again_at: Instant) -> Vec<Step> {
         let steps: Vec<Step> = self.reclaimed.range((to, Step(0))..=(to, Step(u64::MAX))).map(|(_, step)| *step).collect();
-        steps.iter().for_each(|step| _ = self.reclaimed.remove(&(to, *step)));
+        for step in &steps {
+            self.reclaimed.remove(&(to, *step));
+            self.telling.insert((to, *step), again_at);
+        }
         steps
+    }
+
+    /// The receiver knows that this was reclaimed.
+    pub fn told(&mut self, sent: Sent) {
+        self.telling.remove(&sent);
+    }
+
+    /// Who has to be told again at `now`; once more one interval later.
+    pub fn untold(&mut self, now: Instant) -> Vec<Sent> {
+        let due: Vec<Sent> = self.telling.iter().filter(|(_, again_at)| now >= **again_at).map(|(sent, _)| *sent).collect();
+        due.iter().for_each(|sent| _ = self.telling.insert(*sent, now.after(ASK_INTERVAL)));
+        due
     }
 
     /// Takes the mass that came back, ascending.
@@ -108,7 +129,7 @@ impl Escrow {
 
     /// When the next answer is overdue.
     pub fn next_ask(&self) -> Option<Instant> {
-        self.parcels.values().filter_map(|parcel| parcel.ask_at).min()
+        self.parcels.values().filter_map(|parcel| parcel.ask_at).chain(self.telling.values().copied()).min()
     }
 
     /// Weight in escrow, that which was taken back included.
@@ -150,8 +171,13 @@ mod tests {
         assert_eq!((escrow.total(), escrow.messages()), (0.75, 1));
         assert_eq!(escrow.take_returned(), [((NodeId(2), Step(0)), 0.25), ((NodeId(2), Step(u64::MAX)), 0.25)]);
         assert_eq!((escrow.total(), escrow.take_returned()), (0.25, Vec::new()));
-        assert_eq!(escrow.take_reclaimed(NodeId(2)), [Step(0), Step(u64::MAX)]);
-        assert_eq!(escrow.take_reclaimed(NodeId(2)), []);
+        assert_eq!(escrow.tell_reclaimed(NodeId(2), Instant(7)), [Step(0), Step(u64::MAX)]);
+        assert_eq!((escrow.tell_reclaimed(NodeId(2), Instant(7)), escrow.next_ask()), (Vec::new(), Some(Instant(7))));
+        escrow.told((NodeId(2), Step(0)));
+        assert_eq!((escrow.untold(Instant(6)), escrow.untold(Instant(7))), (Vec::new(), vec![(NodeId(2), Step(u64::MAX))]));
+        assert_eq!(escrow.next_ask(), Some(Instant(7).after(ASK_INTERVAL)));
+        escrow.reclaim(NodeId(2));
+        assert_eq!((escrow.next_ask(), escrow.tell_reclaimed(NodeId(2), Instant(9))), (None, vec![Step(u64::MAX)]), "it is lost again");
     }
 
     #[test]

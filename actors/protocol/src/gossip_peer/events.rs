@@ -3,7 +3,7 @@
 use crate::ident::{Lineage, NodeId, Round, Step};
 use crate::machine::Place;
 use crate::push_sum::Split;
-use crate::time::Span;
+use crate::time::{Instant, Span};
 use crate::view::View;
 use crate::wire::{Frame, Header, Message};
 
@@ -84,7 +84,7 @@ pub enum In {
 pub enum Effect {
     /// Read the stream of this message.
     Receive(Key),
-    /// Drop this message, read or not.
+    /// Drop this message, read or not; of several copies the one that came last.
     Drop(Key),
     /// Fold in what arrived and what was taken back.
     Mix(Mix),
@@ -144,6 +144,19 @@ pub struct Plan {
     pub out: Vec<NodeId>,
     /// How the mass is split.
     pub split: Split,
+}
+
+/// A peer that is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Straggler {
+    /// Who.
+    pub node: NodeId,
+    /// How many inner steps behind, as far as this node has heard.
+    pub steps: u64,
+    /// Since when it is waited for, or done without.
+    pub since: Instant,
+    /// Whether it is done without.
+    pub skipped: bool,
 }
 
 /// How long a gossip peer waits.

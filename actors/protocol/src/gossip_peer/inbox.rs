@@ -170,6 +170,7 @@ impl Inbox {
     }
 
     /// The messages that steps wait for, ascending.
+    #[cfg(test)]
     pub fn awaited(&self) -> impl Iterator<Item = (Step, NodeId)> {
         self.awaited.iter().copied()
     }

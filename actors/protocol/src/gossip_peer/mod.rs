@@ -27,11 +27,11 @@ mod inbox;
 mod sending;
 
 pub use escrow::ASK_INTERVAL;
-pub use events::{Effect, In, Key, Mix, Plan, Purpose, Sent, Waits};
+pub use events::{Effect, In, Key, Mix, Plan, Purpose, Sent, Straggler, Waits};
 pub use inbox::PARKED_MAX;
 
 use crate::algorithm::{Gossip, LatePeers};
-use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round, Step};
+use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::time::Instant;
 use crate::topology::{self, Topology};
@@ -52,6 +52,7 @@ enum Phase {
         step: Step,
         /// The peers that the graph lets this node send to in this step.
         out: Vec<NodeId>,
+        since: Instant,
         /// When it goes on without those that are missing.
         until: Instant,
     },
@@ -70,6 +71,8 @@ pub struct GossipPeer {
     lineage: Lineage,
     epoch: Epoch,
     members: Vec<NodeId>,
+    /// Which start of each member it is.
+    starts: Vec<Incarnation>,
     graph: Arc<dyn Topology>,
     round: Round,
     phase: Phase,
@@ -80,7 +83,8 @@ pub struct GossipPeer {
     inbox: Inbox,
     escrow: Escrow,
     lost: BTreeSet<NodeId>,
-    late: BTreeSet<NodeId>,
+    /// Peers that are done without, and since when.
+    late: BTreeMap<NodeId, Instant>,
     /// The last step that something was heard of, by peer.
     reached: BTreeMap<NodeId, Step>,
     /// Weight that was accepted here and reclaimed by its sender, which had taken this node for dead.
@@ -113,7 +117,7 @@ impl Machine for GossipPeer {
             In::View { view, lineage, round, order } => self.enter((&view, lineage, round), &order, out),
             In::Frame { header, message } => self.receive(&header, &message, out),
             In::MemberLost(node) => self.member_lost(node),
-            In::MemberBack(node) => self.member_back(node, out),
+            In::MemberBack(node) => self.member_back(node, now, out),
             In::Leave(round) => self.leave(round, now, out),
             In::Tick => self.tick(now, out),
         }
@@ -143,6 +147,7 @@ impl GossipPeer {
             lineage,
             epoch: view.epoch(),
             members,
+            starts: view.members().iter().map(|member| member.incarnation).collect(),
             graph,
             round,
             phase: Phase::Computing,
@@ -151,7 +156,7 @@ impl GossipPeer {
             inbox: Inbox::new(reads_max),
             escrow: Escrow::default(),
             lost: BTreeSet::new(),
-            late: BTreeSet::new(),
+            late: BTreeMap::new(),
             reached: BTreeMap::new(),
             debt: 0.0,
             behind: None,
@@ -200,29 +205,43 @@ impl GossipPeer {
         self.written_off
     }
 
-    /// Peers that are more than the staleness bound late, with the last step that was heard of them.
-    pub fn late(&self) -> impl Iterator<Item = (NodeId, Option<Step>)> {
-        self.late.iter().map(|node| (*node, self.reached.get(node).copied()))
+    /// The peers that this node waits for now, and those that it does without because they are late.
+    #[must_use]
+    pub fn stragglers(&self) -> Vec<Straggler> {
+        let straggler = |node: NodeId, since: Instant, skipped: bool| {
+            let reached = self.reached.get(&node).copied();
+            let steps = self.mixing.0.saturating_sub(reached.map_or(0, |reached| reached.0));
+            Straggler { node, steps, since, skipped }
+        };
+        let waited: Vec<_> = match (&self.phase, self.needed()) {
+            (Phase::Gossiping { since, .. }, Some(needed)) => {
+                self.inbox.missing(needed).into_iter().map(|node| straggler(node, *since, false)).collect()
+            }
+            _ => Vec::new(),
+        };
+        self.late.iter().map(|(node, since)| straggler(*node, *since, true)).chain(waited).collect()
     }
 
-    /// Whose messages this node waits for now, with their steps.
-    pub fn waits_for(&self) -> impl Iterator<Item = (Step, NodeId)> {
-        let needed = self.needed();
-        self.inbox.awaited().filter(move |(step, _)| needed.is_some_and(|needed| *step <= needed))
+    /// The step whose mix takes in what arrives now.
+    #[must_use]
+    pub fn step(&self) -> Step {
+        self.mixing
     }
 
     /// Goes over to another view. The exact average that changed it made every weight 1.
     fn enter(&mut self, (view, lineage, round): (&View, Lineage, Round), order: &[NodeId], out: &mut Outbox<Effect>) {
         self.begin(round, out);
-        let mut fresh = Self::new(self.identity, self.gossip, self.waits, (view, lineage, round)).ordered(order);
-        if view.epoch() == self.epoch {
-            // Only the order is another one: the dead of this view are still dead.
-            fresh.lost = std::mem::take(&mut self.lost);
-        }
-        let inbox = std::mem::take(&mut self.inbox);
+        let fresh = Self::new(self.identity, self.gossip, self.waits, (view, lineage, round)).ordered(order);
+        let (inbox, mut lost) = (std::mem::take(&mut self.inbox), std::mem::take(&mut self.lost));
+        // That a member is lost may be known before the round in which it is missed; another start of it is another matter.
+        lost.retain(|node| fresh.start_of(*node).is_some_and(|start| self.start_of(*node) == Some(start)));
         let Self { leave_by, leaving, written_off, .. } = *self;
-        *self = Self { inbox, leave_by, leaving, written_off, ..fresh };
+        *self = Self { inbox, lost, leave_by, leaving, written_off, ..fresh };
         self.read_on(out);
+    }
+
+    fn start_of(&self, node: NodeId) -> Option<Incarnation> {
+        self.members.binary_search(&node).ok().and_then(|rank| self.starts.get(rank).copied())
     }
 
     /// A decided round makes every weight 1: what was not in it is void.
@@ -233,7 +252,7 @@ impl GossipPeer {
     }
 
     fn begin(&mut self, round: Round, out: &mut Outbox<Effect>) {
-        self.written_off += self.escrow.write_off();
+        self.written_off += self.escrow.write_off() + self.debt;
         out.push_all(self.inbox.go_to(round).into_iter().map(Effect::Drop));
         (self.round, self.phase, self.escrow) = (round, Phase::Computing, Escrow::default());
         (self.weight, self.debt, self.behind, self.jumps) = (1.0, 0.0, None, false);
@@ -246,7 +265,7 @@ impl GossipPeer {
         self.arrive_at(step, out);
         self.forgive(step);
         let peers = self.graph.peers(&self.members, self.identity.node, turn);
-        for from in peers.inward.iter().filter(|from| !self.lost.contains(from) && !self.late.contains(from)) {
+        for from in peers.inward.iter().filter(|from| !self.lost.contains(from) && !self.late.contains_key(from)) {
             self.inbox.expect(step, *from);
         }
         if self.is_synchronous() {
@@ -254,7 +273,7 @@ impl GossipPeer {
         }
         let patience = self.gossip.late_peers == LatePeers::Wait || self.is_synchronous();
         let until = if patience { now.after(self.waits.message) } else { now };
-        self.phase = Phase::Gossiping { step, out: peers.out, until };
+        self.phase = Phase::Gossiping { step, out: peers.out, since: now, until };
         self.read_on(out);
         self.give_up_late(now, out);
     }
@@ -373,9 +392,13 @@ impl GossipPeer {
 
     /// Whether a message of this round is still mixed, if it arrives now.
     fn takes(&self, key: Key) -> bool {
+        self.phase != Phase::Settled && !self.leaving && key.0 == self.round && !self.is_too_late(key.1, self.mixing)
+    }
+
+    /// Whether who gossips at `step` is later than the bound for one that has reached `reached`.
+    fn is_too_late(&self, step: Step, reached: Step) -> bool {
         // Synchronous, a detour may come one step late.
-        let late_max = u64::from(self.gossip.staleness).max(1);
-        self.phase != Phase::Settled && !self.leaving && key.0 == self.round && key.1.0.saturating_add(late_max) >= self.mixing.0
+        step.0.saturating_add(u64::from(self.gossip.staleness).max(1)) < reached.0
     }
 
     /// Whether a message of this header may ever be mixed: it is of no round that is over, and of this view, or of a later one
@@ -416,7 +439,8 @@ impl GossipPeer {
 
     fn refuse_at(&mut self, place: Place, key: Key, out: &mut Outbox<Effect>) {
         let (round, step, from) = key;
-        if round == self.round && place.epoch == self.epoch {
+        let is_ours = (place.lineage, place.epoch, round) == (self.lineage, self.epoch, self.round);
+        if is_ours && self.inbox.verdict(from, step).is_none() {
             self.inbox.judge(from, step, Verdict::Refused);
         }
         out.push(Effect::Drop(key));
@@ -449,6 +473,10 @@ impl GossipPeer {
             Message::GossipSkipped { first, last } if header.round >= self.round => {
                 self.heard_of(from, *last);
                 self.inbox.skip(from, *first, *last);
+                // It might never send anything that is refused, and so never learn that it is late.
+                if header.round == self.round && self.is_too_late(*last, self.mixing) {
+                    self.tell(from, Message::GossipRefused { step: *last, reached: self.mixing }, out);
+                }
             }
             Message::GossipMixed { step } if self.is_of_view(header) => {
                 if self.escrow.release((from, *step)) {
@@ -456,14 +484,15 @@ impl GossipPeer {
                 }
             }
             Message::GossipRefused { step, reached } if self.is_of_view(header) => {
-                let late = u64::from(self.gossip.staleness).max(1);
-                if self.escrow.take_back((from, *step)) && step.0.saturating_add(late) < reached.0 {
+                self.escrow.told((from, *step));
+                self.escrow.take_back((from, *step));
+                if header.round == self.round && self.is_too_late(*step, *reached) {
                     self.behind = self.behind.max(Some(*reached));
                 }
             }
             Message::GossipAsk { step } => self.answer(header, *step, out),
-            Message::GossipReclaimed { step } if self.is_of_view(header) && header.round == self.round => {
-                self.give_up_reclaimed((self.round, *step, from), out);
+            Message::GossipReclaimed { step } if self.is_of_view(header) && header.round <= self.round => {
+                self.give_up_reclaimed((header.round, *step, from), out);
             }
             _ => {}
         }
@@ -482,15 +511,19 @@ impl GossipPeer {
         }
     }
 
-    /// The sender took this node for dead and has taken this message's mass back.
+    /// The sender took this node for dead and has taken this message's mass back. It tells so until it is answered.
     fn give_up_reclaimed(&mut self, key: Key, out: &mut Outbox<Effect>) {
-        if let Some(Verdict::Accepted(weight)) = self.inbox.verdict(key.2, key.1) {
-            self.debt += weight;
+        if key.0 == self.round {
+            if let Some(Verdict::Accepted(weight)) = self.inbox.verdict(key.2, key.1) {
+                self.debt += weight;
+            }
+            if self.inbox.drop_message(key) {
+                out.push(Effect::Drop(key));
+            }
+            self.inbox.judge(key.2, key.1, Verdict::Refused);
         }
-        if self.inbox.drop_message(key) {
-            out.push(Effect::Drop(key));
-        }
-        self.inbox.judge(key.2, key.1, Verdict::Refused);
+        let message = Message::GossipRefused { step: key.1, reached: self.mixing };
+        out.push(Effect::Send { to: key.2, frame: self.identity.frame(Place { round: key.0, ..self.place() }, message) });
         self.read_on(out);
     }
 
@@ -501,8 +534,9 @@ impl GossipPeer {
 
     /// Peers that are within the bound again are waited for again.
     fn forgive(&mut self, step: Step) {
-        let (reached, staleness) = (&self.reached, u64::from(self.gossip.staleness).max(1));
-        self.late.retain(|peer| reached.get(peer).is_none_or(|reached| reached.0.saturating_add(staleness) < step.0));
+        let late = std::mem::take(&mut self.late);
+        let is_late = |peer: &NodeId| self.reached.get(peer).is_none_or(|reached| self.is_too_late(*reached, step));
+        self.late = late.into_iter().filter(|(peer, _)| is_late(peer)).collect();
     }
 
     fn member_lost(&mut self, node: NodeId) {
@@ -514,11 +548,11 @@ impl GossipPeer {
     }
 
     /// It was only away for a moment: no round was decided without it.
-    fn member_back(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
+    fn member_back(&mut self, node: NodeId, now: Instant, out: &mut Outbox<Effect>) {
         if !self.lost.remove(&node) {
             return;
         }
-        for step in self.escrow.take_reclaimed(node) {
+        for step in self.escrow.tell_reclaimed(node, now.after(ASK_INTERVAL)) {
             self.tell(node, Message::GossipReclaimed { step }, out);
         }
         // It was not told what was skipped meanwhile.
@@ -538,6 +572,9 @@ impl GossipPeer {
         for (to, step) in self.escrow.overdue(now) {
             self.tell(to, Message::GossipAsk { step }, out);
         }
+        for (to, step) in self.escrow.untold(now) {
+            self.tell(to, Message::GossipReclaimed { step }, out);
+        }
         if self.leave_by.take_if(|leave_by| now >= *leave_by).is_some() {
             out.push(Effect::Left);
         }
@@ -555,7 +592,7 @@ impl GossipPeer {
         let missing = self.needed().map(|needed| self.inbox.missing(needed)).unwrap_or_default();
         for peer in &missing {
             self.inbox.give_up(*peer);
-            self.late.insert(*peer);
+            self.late.insert(*peer, now);
         }
         if !missing.is_empty() {
             out.push(Effect::Late(missing.into_iter().collect()));

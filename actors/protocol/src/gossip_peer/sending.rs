@@ -43,7 +43,7 @@ impl GossipPeer {
     }
 
     fn can_take(&self, peer: NodeId, step: Step) -> bool {
-        let lives = !self.lost.contains(&peer) && !self.late.contains(&peer);
+        let lives = !self.lost.contains(&peer) && !self.late.contains_key(&peer);
         lives && self.escrow.is_in_time(peer, step, self.gossip.staleness.into())
     }
 
@@ -65,10 +65,11 @@ impl GossipPeer {
 
     /// Nothing of this step left the node.
     pub(super) fn withheld(&mut self, step: Step, out: &mut Outbox<Effect>) {
-        let unsent: Vec<NodeId> = self.members.iter().copied().filter(|to| self.escrow.is_open((*to, step))).collect();
-        for to in unsent {
-            self.weight += self.escrow.cancel((to, step));
-            self.tell(to, Message::GossipSkipped { first: step, last: step }, out);
+        for to in self.members.clone() {
+            if let Some(weight) = self.escrow.cancel((to, step)) {
+                self.weight += weight;
+                self.tell(to, Message::GossipSkipped { first: step, last: step }, out);
+            }
         }
     }
 }

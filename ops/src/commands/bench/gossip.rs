@@ -128,6 +128,11 @@ impl GossipBench {
         console.result(report.to_table(), &report)
     }
 
+    /// What each node sends in one gossip.
+    fn gossip_bytes(&self) -> f64 {
+        self.sizes.gossip_bytes() * self.sizes.encoded_share(&self.wire)
+    }
+
     fn settings(&self, staleness: u32, late_peers: &str) -> Vec<(&'static str, String)> {
         let ours = [
             ("SLOWMO_STALENESS", staleness.to_string()),
@@ -138,15 +143,7 @@ impl GossipBench {
     }
 
     fn measurement<'a>(&'a self, what: &'a str, settings: Vec<(&'static str, String)>, compute_ms: u64) -> Measurement<'a> {
-        Measurement {
-            what,
-            sizes: &self.sizes,
-            settings,
-            steps: self.steps,
-            compute_ms,
-            ideal_bytes: self.sizes.gossip_bytes(),
-            slow: None,
-        }
+        Measurement { what, sizes: &self.sizes, settings, steps: self.steps, compute_ms, ideal_bytes: self.gossip_bytes(), slow: None }
     }
 
     /// With one slow node; so few steps that the bound does not stop the others, who are as many steps ahead in the end.
@@ -179,7 +176,7 @@ impl Steps {
 impl Report {
     fn to_table(&self) -> comfy_table::Table {
         let mut rows = vec![["computation".to_owned(), format!("{} ms", self.compute_ms)]];
-        rows.extend(self.communication.rows("communication", self.sizes.gossip_bytes()));
+        rows.extend(self.communication.rows("communication", self.sizes.gossip_bytes() * self.sizes.encoded_share(&self.wire)));
         rows.push(["synchronous step, mean".to_owned(), self.synchronous.show()]);
         rows.push(["  against the sum of both".to_owned(), format!("× {:.3}", self.synchronous_vs_sum)]);
         rows.push([format!("overlapped step, mean (staleness {})", self.staleness), self.overlapped.show()]);

@@ -6,7 +6,6 @@ use super::sizes::Sizes;
 use crate::console::{Console, table};
 use clap::Args;
 use serde::Serialize;
-use slowmo::config::WireType;
 use slowmo_ops::processes::catch_signals;
 
 /// Only exact averages, at every step.
@@ -60,8 +59,8 @@ impl RoundBench {
         self.sizes.check()?;
         catch_signals();
         let limits = single_limits(console, self.sizes.model_bytes())?;
-        let average = self.measurement("exact averages", &self.with_wire(&AVERAGE), self.average_bytes()).compare(console)?;
-        let outer_round = self.measurement("outer rounds", &self.with_wire(&OUTER_ROUND), self.outer_round_bytes()).compare(console)?;
+        let average = self.measurement("exact averages", self.with_wire(&AVERAGE), self.average_bytes()).compare(console)?;
+        let outer_round = self.measurement("outer rounds", self.with_wire(&OUTER_ROUND), self.outer_round_bytes()).compare(console)?;
         let round_rate_vs_plain_quinn = outer_round.rate_vs_plain_quinn;
         let report = Report {
             command: "bench round",
@@ -76,19 +75,13 @@ impl RoundBench {
         console.result(self.table(&report), &report)
     }
 
-    fn with_wire<'a>(&'a self, settings: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
-        settings.iter().copied().chain([("SLOWMO_ROUND_WIRE", self.wire.as_str())]).collect()
+    fn with_wire(&self, settings: Fixed<'_>) -> Vec<(&'static str, String)> {
+        owned(settings).into_iter().chain([("SLOWMO_ROUND_WIRE", self.wire.clone())]).collect()
     }
 
     /// The parameters of an exact average as they travel.
     fn average_bytes(&self) -> f64 {
-        let wire = match self.wire.as_str() {
-            "bf16" => WireType::BFloat16,
-            "int8" => WireType::Int8,
-            _ => WireType::Float32,
-        };
-        let bytes = |wire: WireType| wire.encoded_bytes(self.sizes.parameters()) as f64;
-        self.sizes.average_bytes() * bytes(wire) / bytes(WireType::Float32)
+        self.sizes.average_bytes() * self.sizes.encoded_share(&self.wire)
     }
 
     /// The same, and momentum, which always travels as float32.
@@ -104,8 +97,7 @@ impl RoundBench {
         table([title.as_str(), "figure"], rows)
     }
 
-    fn measurement<'a>(&'a self, what: &'a str, settings: Fixed<'_>, ideal_bytes: f64) -> Measurement<'a> {
-        let settings = owned(settings);
+    fn measurement<'a>(&'a self, what: &'a str, settings: Vec<(&'static str, String)>, ideal_bytes: f64) -> Measurement<'a> {
         Measurement { what, sizes: &self.sizes, settings, steps: self.rounds, compute_ms: 0, ideal_bytes, slow: None }
     }
 }

@@ -3,6 +3,7 @@
 use anyhow::ensure;
 use clap::Args;
 use serde::Serialize;
+use slowmo::config::WireType;
 use slowmo_ops::processes::NODES_MAX;
 
 /// Replicas of each shard's momentum, `R`, as the runtime keeps them by default.
@@ -48,6 +49,16 @@ impl Sizes {
     /// Bytes that each node sends in one gossip with one peer.
     pub fn gossip_bytes(&self) -> f64 {
         if self.nodes > 1 { self.model_bytes() as f64 } else { 0.0 }
+    }
+
+    /// Bytes of the model as it travels, in float32 models.
+    pub fn encoded_share(&self, wire: &str) -> f64 {
+        let wire = match wire {
+            "bf16" => WireType::BFloat16,
+            "int8" => WireType::Int8,
+            _ => WireType::Float32,
+        };
+        wire.encoded_bytes(self.parameters()) as f64 / self.model_bytes() as f64
     }
 
     /// Whether the machine has the memory; each node needs a few copies of the model.

@@ -7,6 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A push-sum weight and two numerators.
 pub type Mass = [f64; 3];
 
+/// For so many steps a message that nobody answers for any more is remembered.
+const REMEMBERED: u64 = 300;
+
 /// `a + scale·b`
 pub fn combine(a: Mass, scale: f64, b: Mass) -> Mass {
     [a[0] + scale * b[0], a[1] + scale * b[1], a[2] + scale * b[2]]
@@ -50,6 +53,8 @@ pub struct Audit {
     pub mean: [f64; 2],
     pub expected: Mass,
     pub parcels: BTreeMap<Parcelled, Parcel>,
+    /// Those that their senders still answer for.
+    senders: BTreeSet<Parcelled>,
     /// Mass was lost, or counted twice for a while.
     pub adjusted: bool,
     /// Who takes part in the round.
@@ -76,7 +81,7 @@ impl Audit {
         let living = living.fold([0.0; 3], |sum, (_, node)| combine(sum, 1.0, self.of(node)));
         let frozen = self.frozen.values().fold(living, |sum, mass| combine(sum, 1.0, *mass));
         let answers = |parcel: &&Parcel| parcel.side == Side::Returned || (parcel.side == Side::Open && !parcel.accepted);
-        self.parcels.values().filter(answers).fold(frozen, |sum, parcel| combine(sum, 1.0, parcel.mass))
+        self.senders.iter().map(|of| &self.parcels[of]).filter(answers).fold(frozen, |sum, parcel| combine(sum, 1.0, parcel.mass))
     }
 
     fn of(&self, node: &Node) -> Mass {
@@ -92,6 +97,10 @@ impl Audit {
     pub fn shipped(&mut self, of: Parcelled, mass: Mass) {
         let parcel = Parcel { mass, side: Side::Open, accepted: false, reclaimed: false, given_up: false, to_the_dead: false };
         assert!(self.parcels.insert(of, parcel).is_none(), "sent twice: {of:?}");
+        self.senders.insert(of);
+        let old = (of.0, of.1, Step(of.2.0.saturating_sub(REMEMBERED)));
+        let done = self.parcels.range((of.0, of.1, Step(0))..old).map(|(of, _)| *of).filter(|of| !self.senders.contains(of));
+        done.collect::<Vec<_>>().iter().for_each(|of| _ = self.parcels.remove(of));
     }
 
     pub fn accepted(&mut self, of: Parcelled) {
@@ -112,6 +121,7 @@ impl Audit {
         let Some(parcel) = self.parcels.get_mut(&of) else { return };
         assert_eq!(parcel.side, Side::Open, "{of:?}");
         parcel.side = Side::Released;
+        self.senders.remove(&of);
         if !parcel.accepted {
             assert!(parcel.to_the_dead, "released although nobody has it: {of:?}");
             let mass = parcel.mass;
@@ -137,12 +147,14 @@ impl Audit {
         if let Some(parcel) = self.parcels.get_mut(&of) {
             assert!(matches!(parcel.side, Side::Returned | Side::Open), "{of:?} {:?}", parcel.side);
             parcel.side = Side::Back;
+            self.senders.remove(&of);
         }
     }
 
     pub fn written_off(&mut self, of: Parcelled) {
         let Some(parcel) = self.parcels.get_mut(&of) else { return };
         parcel.side = Side::WrittenOff;
+        self.senders.remove(&of);
         let (mass, accepted) = (parcel.mass, parcel.accepted);
         self.adjusted = true;
         if !accepted {
@@ -165,9 +177,10 @@ impl Audit {
         if let Some(mass) = contributed {
             self.frozen.insert(node, mass);
         }
-        for ((from, to, _), parcel) in &mut self.parcels {
+        for ((from, to, step), parcel) in &mut self.parcels {
             if *from == node && matches!(parcel.side, Side::Open | Side::Returned) {
                 parcel.side = Side::Void;
+                self.senders.remove(&(*from, *to, *step));
             }
             if *to == node && contributed.is_none() {
                 parcel.accepted = false;
@@ -182,8 +195,8 @@ impl Audit {
 
     /// Messages of a node that it has no answer to.
     pub fn open_of(&self, from: NodeId) -> Vec<Parcelled> {
-        let of_node = self.parcels.range((from, NodeId(0), Step(0))..=(from, NodeId(u64::MAX), Step(u64::MAX)));
-        of_node.filter(|(_, parcel)| parcel.side == Side::Open).map(|(of, _)| *of).collect()
+        let of_node = self.senders.range((from, NodeId(0), Step(0))..=(from, NodeId(u64::MAX), Step(u64::MAX)));
+        of_node.filter(|of| self.parcels[of].side == Side::Open).copied().collect()
     }
 
     /// Whether some mass is counted twice because a living node was taken for dead and does not know of it.

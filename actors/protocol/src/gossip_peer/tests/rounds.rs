@@ -160,7 +160,7 @@ impl World {
             return self.feed(id, In::Leave(round));
         }
         if view.epoch() != node.machine.epoch {
-            self.feed(id, In::View { view, lineage: Lineage(1), round });
+            self.feed(id, In::View { view, lineage: Lineage(1), round, order: Vec::new() });
         }
         self.node(id).heard = Some(round);
         if self.nodes[&id].doing != Doing::Computing {

@@ -3,6 +3,7 @@
 use super::node::Doing;
 use super::scenario::MILLI;
 use super::world::{Event, World, is_in_time};
+use crate::algorithm::LatePeers;
 use crate::gossip_peer::{Effect, In, Key, Mix, PARKED_MAX, Plan, Purpose};
 use crate::ident::{NodeId, Step};
 use crate::wire::{Frame, Message};
@@ -149,8 +150,9 @@ impl World {
         let (node, other) = (&self.nodes[&id], &self.nodes[&peer]);
         let needed = node.step.0.saturating_sub(self.scenario.staleness());
         let passed = other.alive && other.round == node.round && other.machine.shipped.is_some_and(|shipped| shipped.0 > needed);
+        let waits = self.scenario.gossip.late_peers == LatePeers::Wait;
         let ran = |paused_until: u64| paused_until + 2 * self.scenario.delay_max < self.now;
-        if passed && ran(node.paused_until) && ran(other.paused_until) {
+        if waits && passed && ran(node.paused_until) && ran(other.paused_until) {
             self.seen.wrong_waits += 1;
         }
     }

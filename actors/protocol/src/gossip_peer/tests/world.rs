@@ -96,6 +96,7 @@ impl World {
     /// A node that is a member of the view of the round under way.
     pub fn spawn(&mut self, id: NodeId, mass: Mass) {
         self.lives += 1;
+        self.began.remove(&id);
         let (view, round) = (self.rounds.view.clone(), self.rounds.round);
         let machine = self.machine(id, &view, round);
         self.nodes.insert(id, Node::new(self.lives, machine, mass, round, self.rounds.first(round)));
@@ -300,7 +301,7 @@ impl World {
 
     fn is_over(&self) -> bool {
         let went_on = |(id, node): (&NodeId, &Node)| {
-            let began = self.began.get(id).copied().unwrap_or(node.steps);
+            let began = self.began.get(id).copied().unwrap_or(0);
             node.steps >= began + QUIET_STEPS || !node.alive || node.doing == Doing::Leaving
         };
         let waited = self.now > self.scenario.horizon + QUIET_MIN;
