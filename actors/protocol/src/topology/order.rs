@@ -32,7 +32,7 @@ const PASSES_MAX: usize = 32;
 const STRETCHES_MAX: usize = 16;
 
 /// Links that the swaps look at, at most.
-const LINKS_MAX: usize = 1 << 20;
+const LINKS_MAX: usize = 1 << 19;
 
 /// The order in which one cycle of the exponential graph (one peer a step) waits least: first by the slowest link of each turn,
 /// summed over the turns, then by the time of all links. Bounded in work, the same wherever the same is known, never worse than

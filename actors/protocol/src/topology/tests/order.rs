@@ -63,14 +63,11 @@ fn turns_that_wait_for_links_between_sites() {
         let turn = |id: u64| id % number;
         let anyhow = |id: u64| ((id * 7 + 3) % size) * number / size;
         assert_eq!(hops(members.len(), 1).len(), turns, "W={size}");
-        assert_eq!(crossing_turns(&members, row), in_a_row, "W={size} {number} sites");
-        for order in [order_by_rate(&members, &sites(&members, row)), order_by_rate(&members, &sites(&members, turn))] {
-            let site = |id: u64| if order == members { turn(id) } else { row(id) };
-            assert!(crossing_turns(&order, site) == ordered || crossing_turns(&order, turn) == ordered, "W={size} {number}: {order:?}");
-        }
-        if [5, 7, 11, 13].iter().all(|prime| size % prime != 0) {
-            let order = order_by_rate(&members, &sites(&members, anyhow));
-            assert_eq!(crossing_turns(&order, anyhow), ordered, "W={size} {number} sites: {order:?}");
+        assert_eq!(crossing_turns(&members, row), in_a_row, "W={size}, {number} sites");
+        let ways: [&dyn Fn(u64) -> u64; 3] = [&row, &turn, &anyhow];
+        for site in ways {
+            let order = order_by_rate(&members, &sites(&members, site));
+            assert_eq!(crossing_turns(&order, site), ordered, "W={size}, {number} sites: {order:?}");
         }
     }
 }
@@ -182,9 +179,7 @@ fn thousands_of_members_take_bounded_work() {
         let mut random = Random(3);
         let measured = |random: &mut Random| Rate { to: NodeId(random.below(size)), kilobytes: 100 + random.below(99_999) as u32 };
         let rates: Rates = members.iter().map(|from| (*from, (0..64).map(|_| measured(&mut random)).collect())).collect();
-        let start = std::time::Instant::now();
         let order = order_by_rate(&members, &rates);
-        println!("W={size}: {:?}", start.elapsed());
         assert!(score(&order, &rates) <= score(&members, &rates));
     }
 }
