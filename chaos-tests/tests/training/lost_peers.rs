@@ -1,7 +1,7 @@
 //! A node that is dropped in the middle of a run, as by a program that panics: the others' next round is decided without it and
 //! training goes on. Nodes that have no time to say goodbye are in `killed`.
 
-use crate::support::{IN_ORDER, Seen, Training, assert_close, bits, by_the_book, config, local_sgd, sgp, train};
+use crate::support::{IN_ORDER, Seen, Training, assert_close, bits, by_the_book, config, local_sgd, overlapped, sgp, train};
 use slowmo::Config;
 use slowmo::config::BaseName;
 use slowmo_chaos::cluster::{Cluster, Link, start};
@@ -75,17 +75,21 @@ fn the_survivors_of_outer_rounds_go_on_and_lose_no_momentum() {
 
 #[test]
 fn the_survivors_of_gossip_go_on_and_agree_after_every_slow_step() {
-    for_each_death(|link, victim, lived| {
-        let seen = survivors(link, &sgp(6, BETA), victim, lived);
-        for step in [5, 11, 17, 23] {
-            let expected = if step < lived { 3 } else { 2 };
-            for Training { seen: Seen { values, reports }, .. } in &seen {
-                let report = reports[step as usize];
-                assert_eq!((report.step, report.slow_step, report.contributors, report.weight), (step, true, expected, 1.0), "{report:?}");
-                assert_eq!(bits(&values[step as usize]), bits(&seen[0].seen.values[step as usize]), "node {victim} lost over {link:?}");
+    for config in [sgp(6, BETA), overlapped(6, BETA)] {
+        for_each_death(|link, victim, lived| {
+            let seen = survivors(link, &config, victim, lived);
+            for step in [5, 11, 17, 23] {
+                let expected = if step < lived { 3 } else { 2 };
+                for Training { seen: Seen { values, reports }, .. } in &seen {
+                    let report = reports[step as usize];
+                    let found = (report.step, report.slow_step, report.contributors, report.weight);
+                    assert_eq!(found, (step, true, expected, 1.0), "{report:?}");
+                    let first = &seen[0].seen.values[step as usize];
+                    assert_eq!(bits(&values[step as usize]), bits(first), "node {victim} lost over {link:?}");
+                }
             }
-        }
-    });
+        });
+    }
 }
 
 #[test]

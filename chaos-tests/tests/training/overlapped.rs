@@ -5,7 +5,9 @@ use slowmo::config::{LatePeers, TopologyName, WireType};
 use slowmo::{Config, Exchange, StepError};
 use slowmo_chaos::cluster::{Cluster, Link, start};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Values of the models here.
 const VALUES: usize = 300;
@@ -129,4 +131,48 @@ fn a_value_that_is_not_finite_is_not_sent_and_the_node_goes_on_without_it() {
     let models: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     assert_close(&models[0], &uneven(VALUES), 1e-5);
     assert_eq!(bits(&models[0]), bits(&models[1]));
+}
+
+/// How long a node stalls below; steps of the others take a hundredth of it.
+const STALL: Duration = Duration::from_millis(500);
+
+#[test]
+fn a_node_that_stalls_is_done_without_named_and_back_in_time_by_itself() {
+    let config = Config { late_peers: LatePeers::Skip, staleness: 2, average_every: None, ..gossip(1) };
+    let Cluster { nodes, rendezvous: _rendezvous } = start(&[1, 2, 3, 4], Link::Memory(None), &config).unwrap();
+    let (stalls, over) = (&AtomicBool::new(false), &AtomicBool::new(false));
+    thread::scope(|scope| {
+        for node in &nodes {
+            let mut worker = node.worker(0).unwrap();
+            let stalled = node.node_id() == 4;
+            scope.spawn(move || {
+                let mut model = uneven(VALUES);
+                worker.synchronize(&mut model).unwrap();
+                let (mut longest, mut caught_up) = (Duration::ZERO, false);
+                while !over.load(Ordering::SeqCst) {
+                    thread::sleep(if stalled && stalls.swap(false, Ordering::SeqCst) { STALL } else { STALL / 100 });
+                    let begun = Instant::now();
+                    caught_up |= worker.step(&mut model, 0.1).unwrap().caught_up;
+                    longest = longest.max(begun.elapsed());
+                }
+                worker.leave().unwrap();
+                assert!(longest < STALL / 2, "node {stalled} waited {longest:?} in a step");
+                assert_eq!(caught_up, stalled, "only who stalled left steps out");
+                assert_close(&model, &uneven(VALUES), 1e-4);
+            });
+        }
+        let late = |of: usize| nodes[of].status().gossip.map_or_else(Vec::new, |gossip| gossip.late);
+        let until = |what: &str, holds: &dyn Fn() -> bool| {
+            let begun = Instant::now();
+            while !holds() {
+                assert!(begun.elapsed() < Duration::from_secs(10), "{what}: {:?}", (0..4).map(late).collect::<Vec<_>>());
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        until("all gossip", &|| nodes.iter().all(|node| node.status().gossip.is_some_and(|gossip| gossip.step > 5)));
+        stalls.store(true, Ordering::SeqCst);
+        until("it is named", &|| (0..3).any(|of| late(of).iter().any(|late| late.node == 4 && late.skipped && late.steps > 2)));
+        until("it is back", &|| (0..4).all(|of| late(of).is_empty()));
+        over.store(true, Ordering::SeqCst);
+    });
 }
