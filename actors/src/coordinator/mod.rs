@@ -265,6 +265,8 @@ impl CoordinatorState {
             self.order.clone_from(&outcome.order);
             let (view, lineage, order) = (outcome.view.clone(), outcome.lineage, outcome.order.clone());
             actors.tell_gossip_peer(GossipPeerMessage::View { view, lineage, round: place.round, order });
+        } else {
+            actors.tell_gossip_peer(GossipPeerMessage::Round(place.round));
         }
         actors.tell_membership(MembershipMessage::Decided {
             view: outcome.view.clone(),

@@ -25,6 +25,8 @@ pub enum GossipPeerMessage {
         /// Its members in the decided order of the gossip graph.
         order: Vec<NodeId>,
     },
+    /// A round is decided: the next one, in the same view.
+    Round(Round),
     /// The node finished an inner step and gossips.
     Gossip {
         /// The inner step.

@@ -138,6 +138,12 @@ impl GossipPeerState {
         match message {
             GossipPeerMessage::Model(elements) => self.elements = elements,
             GossipPeerMessage::View { view, lineage, round, order } => self.enter(view, lineage, round, order).await,
+            GossipPeerMessage::Round(round) => {
+                self.go_to(round).await;
+                self.feed(In::Round(round));
+            }
+            // A round was decided meanwhile: the training threads get that.
+            GossipPeerMessage::Gossip { round, .. } | GossipPeerMessage::Settle { round, .. } if round < self.round => {}
             GossipPeerMessage::Gossip { step, round, frozen } => self.gossip(step, round, frozen).await,
             GossipPeerMessage::Settle { step, round, frozen } => {
                 self.go_to(round).await;
@@ -155,6 +161,8 @@ impl GossipPeerState {
             GossipPeerMessage::Sent(sent, true) => self.feed(In::Sent(sent)),
             GossipPeerMessage::Sent(sent, false) => self.feed(In::SendFailed(sent)),
             GossipPeerMessage::Encoded(plan, payload) => self.send(&plan, payload),
+            // A round was decided meanwhile, as above.
+            GossipPeerMessage::Mixed(mix, _) if mix.round < self.round => {}
             GossipPeerMessage::Mixed(mix, values) => self.mixed(&mix, values),
             GossipPeerMessage::MemberLost(node) => self.feed(In::MemberLost(node)),
             GossipPeerMessage::MemberBack(node) => self.feed(In::MemberBack(node)),
@@ -289,8 +297,11 @@ impl GossipPeerState {
         }
     }
 
+    /// Drops the copy of a message that came last.
     fn drop_message(&mut self, key: Key) {
-        self.streams.remove(&key);
+        if self.streams.remove(&key).is_some() {
+            return;
+        }
         self.arrived.remove(&key);
         if let Some(reading) = self.reading.remove(&key) {
             reading.task.abort();

@@ -104,12 +104,12 @@ impl Escrow {
         std::mem::take(&mut self.returned).into_iter().collect()
     }
 
-    /// Whether another message may be sent to `to` at `step`: none to it is without an answer for more than `staleness` steps;
-    /// synchronous: a peer that is behind answers later, and is waited for by others.
-    pub fn is_in_time(&self, to: NodeId, step: Step, staleness: u64) -> bool {
+    /// Whether another message may be sent to `to` at `step`: none to it is without an answer for more than `steps` steps;
+    /// 0, synchronous: a peer that is behind answers later, and is waited for by others.
+    pub fn is_in_time(&self, to: NodeId, step: Step, steps: u64) -> bool {
         let oldest = self.to(to).next().map(|((_, oldest), _)| *oldest);
         match oldest {
-            Some(oldest) if staleness > 0 => oldest.0.saturating_add(staleness) >= step.0,
+            Some(oldest) if steps > 0 => oldest.0.saturating_add(steps) >= step.0,
             _ => self.to(to).count() < UNANSWERED_MAX,
         }
     }

@@ -62,6 +62,9 @@ pub enum In {
         /// Its members in the order that the bandwidth-aware graph stands on, as it was decided.
         order: Vec<NodeId>,
     },
+    /// A round was decided that did not change the view; the next one is this. What others send in it is answered from now on,
+    /// also while this node still computes.
+    Round(Round),
     /// A control frame about gossip arrived.
     Frame {
         /// Who, where in history.
@@ -108,6 +111,8 @@ pub enum Effect {
 /// One mix: `x = own·z + Σ scale·y`, where `z` is the de-biased model, as the training thread moved it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
+    /// The round that it works towards.
+    pub round: Round,
     /// The inner step.
     pub step: Step,
     /// What it is for.

@@ -32,8 +32,8 @@ pub struct Inbox {
     held: BTreeMap<Key, f64>,
     /// By sender, oldest first.
     verdicts: BTreeMap<NodeId, VecDeque<(Step, Verdict)>>,
-    /// Steps, both ends included, of which nothing more comes from a peer.
-    skips: BTreeMap<NodeId, VecDeque<(Step, Step)>>,
+    /// Steps, both ends included, of which nothing more comes from a peer; ascending, and apart from each other.
+    skips: BTreeMap<NodeId, Vec<(Step, Step)>>,
     awaited: BTreeSet<(Step, NodeId)>,
     reads_max: usize,
 }
@@ -135,18 +135,21 @@ impl Inbox {
         self.held.values().sum()
     }
 
-    /// Peers of which nothing more comes for `first..=last`.
+    /// Peers of which nothing more comes for `first..=last`, in whatever order that is heard.
     pub fn skip(&mut self, from: NodeId, first: Step, last: Step) {
         self.awaited.retain(|(step, node)| *node != from || !(first..=last).contains(step));
         let skips = self.skips.entry(from).or_default();
-        if let Some(before) = skips.back_mut().filter(|before| first >= before.0 && first.0 <= before.1.0.saturating_add(1)) {
-            before.1 = before.1.max(last);
-            return;
-        }
-        if skips.len() == SKIPS_MAX {
-            skips.pop_front();
-        }
-        skips.push_back((first, last));
+        let mut whole = (first, last);
+        skips.retain(|(first, last)| {
+            let apart = first.0 > whole.1.0.saturating_add(1) || whole.0.0 > last.0.saturating_add(1);
+            if !apart {
+                whole = (whole.0.min(*first), whole.1.max(*last));
+            }
+            apart
+        });
+        skips.insert(skips.partition_point(|before| *before < whole), whole);
+        // The earliest are needed first.
+        skips.truncate(SKIPS_MAX);
     }
 
     /// Waits for the message of `step` from `from`, unless it is here, or nothing comes.

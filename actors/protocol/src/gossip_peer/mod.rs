@@ -17,9 +17,9 @@
 //!
 //! **Mass.** What is sent stays in escrow until its receiver holds it. It comes back if the receiver refuses it (another history, a
 //! closed round, more than `staleness` steps late) or dies. A receiver that was only thought dead gives up what was reclaimed
-//! (`GossipReclaimed`). Nobody answers: it is asked (`GossipAsk`). So Σw over the living is the members' number, but for what
-//! died with its holder. Before an exact average a node *settles*: it waits until its escrow is empty, mixes, and refuses what
-//! comes later, so that all mass is in the average exactly once.
+//! (`GossipReclaimed`, told until it answers). Nobody answers: it is asked (`GossipAsk`). So Σw over the living is the members'
+//! number, but for what died with its holder. Before an exact average a node *settles*: it waits until its escrow is empty, mixes,
+//! and refuses what comes later, so that all mass is in the average exactly once.
 
 mod escrow;
 mod events;
@@ -83,8 +83,8 @@ pub struct GossipPeer {
     inbox: Inbox,
     escrow: Escrow,
     lost: BTreeSet<NodeId>,
-    /// Peers that are done without, and since when.
-    late: BTreeMap<NodeId, Instant>,
+    /// Peers that are done without: the step at which they were given up, and when.
+    late: BTreeMap<NodeId, (Step, Instant)>,
     /// The last step that something was heard of, by peer.
     reached: BTreeMap<NodeId, Step>,
     /// Weight that was accepted here and reclaimed by its sender, which had taken this node for dead.
@@ -95,6 +95,8 @@ pub struct GossipPeer {
     jumps: bool,
     /// The last step of which parts were sent, or skipped.
     shipped: Option<Step>,
+    /// The last step of which something was sent, by receiver.
+    shipped_to: BTreeMap<NodeId, Step>,
     leaving: bool,
     written_off: f64,
     leave_by: Option<Instant>,
@@ -115,6 +117,10 @@ impl Machine for GossipPeer {
             In::Sent(sent) => self.escrow.sent(sent, now.after(ASK_INTERVAL)),
             In::SendFailed(sent) => self.send_failed(sent, now, out),
             In::View { view, lineage, round, order } => self.enter((&view, lineage, round), &order, out),
+            In::Round(round) => {
+                self.go_to(round, out);
+                self.read_on(out);
+            }
             In::Frame { header, message } => self.receive(&header, &message, out),
             In::MemberLost(node) => self.member_lost(node),
             In::MemberBack(node) => self.member_back(node, now, out),
@@ -162,6 +168,7 @@ impl GossipPeer {
             behind: None,
             jumps: false,
             shipped: None,
+            shipped_to: BTreeMap::new(),
             leaving: false,
             written_off: 0.0,
             leave_by: None,
@@ -219,7 +226,7 @@ impl GossipPeer {
             }
             _ => Vec::new(),
         };
-        self.late.iter().map(|(node, since)| straggler(*node, *since, true)).chain(waited).collect()
+        self.late.iter().map(|(node, (_, since))| straggler(*node, *since, true)).chain(waited).collect()
     }
 
     /// The step whose mix takes in what arrives now.
@@ -271,8 +278,7 @@ impl GossipPeer {
         if self.is_synchronous() {
             self.ship(step, &peers.out, out);
         }
-        let patience = self.gossip.late_peers == LatePeers::Wait || self.is_synchronous();
-        let until = if patience { now.after(self.waits.message) } else { now };
+        let until = if self.is_patient() { now.after(self.waits.message) } else { now };
         self.phase = Phase::Gossiping { step, out: peers.out, since: now, until };
         self.read_on(out);
         self.give_up_late(now, out);
@@ -353,7 +359,7 @@ impl GossipPeer {
             (arrivals.into_iter().map(|(key, _)| key).collect(), returned.into_iter().map(|(sent, _)| sent).collect());
         let behind = self.behind.take();
         self.jumps |= behind.is_some();
-        out.push(Effect::Mix(Mix { step, purpose, own, weight, arrivals, returned, behind }));
+        out.push(Effect::Mix(Mix { round: self.round, step, purpose, own, weight, arrivals, returned, behind }));
         self.read_on(out);
     }
 
@@ -392,7 +398,10 @@ impl GossipPeer {
 
     /// Whether a message of this round is still mixed, if it arrives now.
     fn takes(&self, key: Key) -> bool {
-        self.phase != Phase::Settled && !self.leaving && key.0 == self.round && !self.is_too_late(key.1, self.mixing)
+        let takes_part = self.phase != Phase::Settled && !self.leaving;
+        // Where nobody waits for it, a node whose own messages are refused would only gather mass.
+        let gathers = self.behind.is_some() && !self.is_patient();
+        takes_part && !gathers && key.0 == self.round && !self.is_too_late(key.1, self.mixing)
     }
 
     /// Whether who gossips at `step` is later than the bound for one that has reached `reached`.
@@ -532,11 +541,21 @@ impl GossipPeer {
         *reached = (*reached).max(step);
     }
 
-    /// Peers that are within the bound again are waited for again.
+    /// Peers that are within the bound again are waited for again. Where late peers are waited for, it is enough that one has come
+    /// to where it was given up: it has caught up, and while this node goes on without it, it never might be within the bound
+    /// where messages take longer than steps.
     fn forgive(&mut self, step: Step) {
-        let late = std::mem::take(&mut self.late);
-        let is_late = |peer: &NodeId| self.reached.get(peer).is_none_or(|reached| self.is_too_late(*reached, step));
-        self.late = late.into_iter().filter(|(peer, _)| is_late(peer)).collect();
+        let mut late = std::mem::take(&mut self.late);
+        late.retain(|peer, (given_up, _)| {
+            let reached = self.reached.get(peer).copied().unwrap_or_default();
+            self.is_too_late(reached, step) && !(self.is_patient() && reached >= *given_up)
+        });
+        self.late = late;
+    }
+
+    /// Whether peers that are later than the bound are waited for.
+    fn is_patient(&self) -> bool {
+        self.gossip.late_peers == LatePeers::Wait || self.is_synchronous()
     }
 
     fn member_lost(&mut self, node: NodeId) {
@@ -586,13 +605,14 @@ impl GossipPeer {
 
     /// Goes on without the peers that are missing, until they are in time again.
     fn give_up_late(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        if !matches!(self.phase, Phase::Gossiping { until, .. } if now >= until) {
+        let Phase::Gossiping { step, until, .. } = self.phase else { return };
+        if now < until {
             return;
         }
         let missing = self.needed().map(|needed| self.inbox.missing(needed)).unwrap_or_default();
         for peer in &missing {
             self.inbox.give_up(*peer);
-            self.late.insert(*peer, now);
+            self.late.insert(*peer, (step, now));
         }
         if !missing.is_empty() {
             out.push(Effect::Late(missing.into_iter().collect()));

@@ -14,8 +14,11 @@ impl GossipPeer {
         self.shipped = Some(step);
         let to = self.receivers(step, nominal);
         for peer in nominal.iter().filter(|peer| !to.contains(peer)) {
-            self.tell(*peer, Message::GossipSkipped { first: step, last: step }, out);
+            // With the steps since, in which it was not due: so what is skipped for long is one range.
+            let first = self.shipped_to.get(peer).map_or(Step(0), |shipped| Step(shipped.0.saturating_add(1)));
+            self.tell(*peer, Message::GossipSkipped { first, last: step }, out);
         }
+        self.shipped_to.extend(to.iter().map(|to| (*to, step)));
         if to.is_empty() {
             return;
         }
@@ -44,7 +47,8 @@ impl GossipPeer {
 
     fn can_take(&self, peer: NodeId, step: Step) -> bool {
         let lives = !self.lost.contains(&peer) && !self.late.contains_key(&peer);
-        lives && self.escrow.is_in_time(peer, step, self.gossip.staleness.into())
+        // An answer takes as long as a message may.
+        lives && self.escrow.is_in_time(peer, step, 2 * u64::from(self.gossip.staleness))
     }
 
     /// The other members, from the one that follows `peer` on, in ascending order and around.

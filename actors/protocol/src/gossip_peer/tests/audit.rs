@@ -80,8 +80,7 @@ impl Audit {
         let living = nodes.iter().filter(|(id, node)| node.alive && self.members.contains(id));
         let living = living.fold([0.0; 3], |sum, (_, node)| combine(sum, 1.0, self.of(node)));
         let frozen = self.frozen.values().fold(living, |sum, mass| combine(sum, 1.0, *mass));
-        let answers = |parcel: &&Parcel| parcel.side == Side::Returned || (parcel.side == Side::Open && !parcel.accepted);
-        self.senders.iter().map(|of| &self.parcels[of]).filter(answers).fold(frozen, |sum, parcel| combine(sum, 1.0, parcel.mass))
+        self.on_their_way().fold(frozen, |sum, mass| combine(sum, 1.0, *mass))
     }
 
     fn of(&self, node: &Node) -> Mass {
@@ -191,6 +190,15 @@ impl Audit {
         without = combine(without, -1.0, self.of(&nodes[&node]));
         let lost = combine(before, -1.0, without);
         self.adjust(-1.0, lost);
+    }
+
+    /// Mass that is in no node's numerators.
+    pub fn on_their_way(&self) -> impl Iterator<Item = &Mass> {
+        self.senders
+            .iter()
+            .map(|of| &self.parcels[of])
+            .filter(|parcel| parcel.side == Side::Returned || !parcel.accepted)
+            .map(|parcel| &parcel.mass)
     }
 
     /// Messages of a node that it has no answer to.

@@ -36,7 +36,7 @@ fn what_a_lost_peer_is_due_goes_to_the_next_member() {
     node.lose(3);
     assert_eq!(out(&node.gossip(0)), [2], "hop 1");
     let effects = node.gossip(1);
-    assert_eq!((out(&effects), sends(&effects)), (vec![4], vec![(3, skipped(1, 1))]), "hop 2");
+    assert_eq!((out(&effects), sends(&effects)), (vec![4], vec![(3, skipped(0, 1))]), "hop 2");
     node.lose(4);
     node.lose(5);
     assert_eq!(out(&node.gossip(4)), [2], "around");

@@ -32,7 +32,7 @@ fn a_full_cycle_over_a_power_of_two_is_the_exact_mean() {
         let spreads = spreads(nodes, Gossip::synchronous(1), 200, cycle);
         assert!(spreads[cycle as usize - 1] < 1e-12, "{nodes}: {spreads:?}");
         // Overlapped, a message is mixed a step later.
-        let spreads = super::contraction::spreads(nodes, overlapped(1), 200, cycle + 1);
+        let spreads = self::spreads(nodes, overlapped(1), 200, cycle + 1);
         assert!(spreads[cycle as usize] < 1e-12, "{nodes} overlapped: {spreads:?}");
     }
 }
@@ -63,11 +63,9 @@ fn messages_that_take_some_steps_slow_contraction_down_by_so_many() {
         for (staleness, steps) in [(2, 1), (3, 2), (4, 3)] {
             let delay = steps * 10 * MILLI - 2 * MILLI;
             let (fast, slow) = (rate(nodes, Gossip::synchronous(1), 200).max(0.5), rate(nodes, overlapped(staleness), delay));
-            eprintln!("{nodes} nodes, {steps} steps late: {slow}, at once {fast}");
-            if false {
-                continue;
-            }
-            assert!(true || slow < fast.powf(1.0 / (2.0 + steps as f64)), "{nodes} nodes, {steps} steps late: {slow}, at once {fast}");
+            // What is under way comes back that much later, and swings.
+            let bound = fast.powf(1.0 / (2.0 * steps as f64 + 3.0));
+            assert!(slow < bound, "{nodes} nodes, {steps} steps late: {slow}, at once {fast}");
         }
     }
 }

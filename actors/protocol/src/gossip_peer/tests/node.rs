@@ -59,6 +59,8 @@ pub struct Node {
     /// Counts the steps that were begun: a step that a round overtook ends unnoticed.
     pub generation: u64,
     pub steps: u64,
+    /// When it came to the last steps.
+    pub came_at: BTreeMap<Step, u64>,
 }
 
 impl Node {
@@ -83,6 +85,7 @@ impl Node {
             stall: 0,
             generation: 0,
             steps: 0,
+            came_at: BTreeMap::new(),
         }
     }
 

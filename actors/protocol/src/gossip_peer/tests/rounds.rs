@@ -161,6 +161,8 @@ impl World {
         }
         if view.epoch() != node.machine.epoch {
             self.feed(id, In::View { view, lineage: Lineage(1), round, order: Vec::new() });
+        } else {
+            self.feed(id, In::Round(round));
         }
         self.node(id).heard = Some(round);
         if self.nodes[&id].doing != Doing::Computing {

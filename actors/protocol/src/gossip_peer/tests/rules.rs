@@ -144,6 +144,16 @@ fn who_is_told_that_it_is_late_jumps_and_tells_what_it_leaves_out() {
 }
 
 #[test]
+fn who_is_told_that_it_is_late_takes_nothing_until_it_has_jumped() {
+    let mut node = Bench::new(2, skipping(1));
+    node.gossip(0);
+    node.frame(2, refused(0, 9));
+    assert_eq!(sends(&node.arrive(2, 9)), [(2, refused(9, 1))], "it could give nothing away in turn");
+    assert_eq!(mix(&node.gossip(1)).unwrap().behind, Some(Step(9)));
+    assert_eq!(sends(&node.arrive(2, 10)), [(2, mixed(10))]);
+}
+
+#[test]
 fn who_skips_and_is_late_is_told_as_well() {
     // Two nodes that take each other for late, or have little weight, send nothing that could be refused.
     let mut node = Bench::new(2, skipping(2));
@@ -167,27 +177,31 @@ fn little_weight_is_not_given_away() {
     assert_eq!(node.machine.own_weight(), 0.25);
     assert_eq!(out(&node.gossip(2)), [2], "a quarter is enough");
     let effects = node.gossip(3);
-    assert_eq!((plan(&effects), sends(&effects), node.machine.own_weight()), (None, vec![(3, skipped(3, 3))], 0.125));
+    assert_eq!((plan(&effects), sends(&effects), node.machine.own_weight()), (None, vec![(3, skipped(2, 3))], 0.125));
 }
 
 #[test]
 fn who_does_not_answer_is_sent_nothing_more_and_others_get_it() {
     let mut node = Bench::new(2, skipping(1));
     node.frame(2, skipped(0, 9));
-    assert_eq!([0, 1, 2].map(|step| out(&node.gossip(step))), [vec![2], vec![2], vec![]]);
+    node.machine.weight = 8.0;
+    assert_eq!([0, 1, 2, 3].map(|step| out(&node.gossip(step))), [vec![2], vec![2], vec![2], vec![]]);
     node.acknowledge(2, 0);
-    assert_eq!(out(&node.gossip(3)), [0u64; 0], "the message of step 1 is older than the bound");
+    node.acknowledge(2, 2);
+    assert_eq!(out(&node.gossip(4)), [0u64; 0], "the message of step 1 is older than the bound");
     node.acknowledge(2, 1);
-    assert_eq!(out(&node.gossip(4)), [2]);
+    assert_eq!(out(&node.gossip(5)), [2]);
 
-    // Of three, hop 1 goes to node 2 again in step 2; node 3, which follows, gets it instead.
+    // Of three, hop 1 goes to node 2 again in step 4; node 3, which follows, gets it instead.
     let mut node = Bench::new(3, overlapped(1));
+    node.machine.weight = 8.0;
     (2..4).for_each(|from| _ = node.frame(from, skipped(0, 9)));
-    assert_eq!(out(&node.gossip(0)), [2]);
-    assert_eq!(out(&node.gossip(1)), [3]);
-    node.acknowledge(3, 1);
-    let effects = node.gossip(2);
-    assert_eq!((out(&effects), sends(&effects)), (vec![3], vec![(2, skipped(2, 2))]));
+    for (step, to) in [(0, 2), (1, 3), (2, 2), (3, 3)] {
+        assert_eq!(out(&node.gossip(step)), [to]);
+        node.acknowledge(3, step);
+    }
+    let effects = node.gossip(4);
+    assert_eq!((out(&effects), sends(&effects)), (vec![3], vec![(2, skipped(3, 4))]));
 }
 
 #[test]

@@ -148,10 +148,10 @@ impl World {
     fn late(&mut self, id: NodeId, peer: NodeId) {
         self.seen.late += 1;
         let (node, other) = (&self.nodes[&id], &self.nodes[&peer]);
-        let needed = node.step.0.saturating_sub(self.scenario.staleness());
-        let passed = other.alive && other.round == node.round && other.machine.shipped.is_some_and(|shipped| shipped.0 > needed);
-        let waits = self.scenario.gossip.late_peers == LatePeers::Wait;
+        let needed = Step(node.step.0.saturating_sub(self.scenario.staleness()));
+        let passed = other.came_at.range(Step(needed.0 + 1)..).next().is_some_and(|(_, at)| at + 3 * self.scenario.delay_max < self.now);
         let ran = |paused_until: u64| paused_until + 2 * self.scenario.delay_max < self.now;
+        let waits = self.scenario.gossip.late_peers == LatePeers::Wait && other.alive && other.round == node.round;
         if waits && passed && ran(node.paused_until) && ran(other.paused_until) {
             self.seen.wrong_waits += 1;
         }

@@ -6,7 +6,7 @@ use super::world::World;
 use crate::algorithm::{Gossip, LatePeers};
 use crate::push_sum::WEIGHT_MIN;
 
-const STEPS: u64 = 1_000;
+const STEPS: u64 = 300;
 
 struct Extremes {
     min: f64,
@@ -37,7 +37,7 @@ fn gossips(peers_per_step: u32) -> [Gossip; 4] {
 fn weights_stay_within_bounds_where_members_are_dead_or_slow() {
     let sets: [(&str, &[u64], &[u64]); 4] =
         [("one dead", &[0], &[]), ("three dead", &[0, 1, 3], &[]), ("one slow", &[], &[1]), ("dead and slow", &[2], &[0, 1])];
-    for nodes in [4, 5, 8, 13, 16] {
+    for nodes in [4, 5, 16] {
         for peers in [1, 2] {
             for gossip in gossips(peers) {
                 for (name, dead, slow) in sets {
@@ -46,7 +46,7 @@ fn weights_stay_within_bounds_where_members_are_dead_or_slow() {
                         "W={nodes} p={peers} s={} {:?} {name}: weights {min:.3} .. {max:.2}, models apart {spread:.1e}",
                         gossip.staleness, gossip.late_peers
                     );
-                    assert!(min >= WEIGHT_MIN / f64::from(peers + 1) && max <= nodes as f64);
+                    assert!(min >= WEIGHT_MIN / f64::from(peers + 1) && max <= 1.0 + nodes as f64 / 2.0, "{min} {max}");
                 }
             }
         }

@@ -8,9 +8,11 @@ use super::node::{Doing, Node, Stream};
 use super::rounds::Rounds;
 use super::scenario::{Class, Scenario};
 use super::seen::{self, Seen};
+use crate::algorithm::LatePeers;
 use crate::gossip_peer::{GossipPeer, In, Key, Waits};
 use crate::ident::{Lineage, NodeId, Round, Step};
 use crate::machine::{Machine, Outbox};
+use crate::push_sum::WEIGHT_MIN;
 use crate::random::Random;
 use crate::time::{Instant, Span};
 use crate::view::View;
@@ -220,6 +222,8 @@ impl World {
         node.steps += 1;
         let (step, round) = (node.step, node.round);
         node.mixing = step;
+        node.came_at.insert(step, now);
+        node.came_at = node.came_at.split_off(&Step(step.0.saturating_sub(64)));
         if self.rounds.boundary(round) == Some(step) {
             self.node(id).doing = Doing::Settling(now);
             self.feed(id, In::Settle { step, round });
@@ -308,13 +312,25 @@ impl World {
         let limit = self.scenario.horizon + QUIET_MIN + QUIET_STEPS * (self.scenario.grace.0 + 100_000) + 60_000_000;
         assert!(self.now < limit, "no progress: {:?}", self.nodes.values().map(|node| (node.step, node.doing)).collect::<Vec<_>>());
         let over = self.quiet && waited && self.nodes.iter().all(went_on);
-        over && (self.scenario.tau.is_some() || self.spread() < AGREEMENT || self.now > limit / 2)
+        over && (!self.agrees() || self.spread() < AGREEMENT || self.now > limit / 2)
     }
 
-    /// How far apart the models of the living are.
+    /// How far apart the models are, those on their way included.
     pub fn spread(&self) -> f64 {
-        let models: Vec<f64> = self.nodes.values().filter(|node| node.alive).map(|node| node.model()[0]).collect();
-        models.iter().copied().fold(f64::MIN, f64::max) - models.iter().copied().fold(f64::MAX, f64::min)
+        let living = self.nodes.values().filter(|node| node.alive);
+        let masses = living.flat_map(|node| node.held.values().chain([&node.mass])).chain(self.audit.on_their_way());
+        let models = masses.map(|mass| mass[1] / mass[0]);
+        let (min, max) = models.fold((f64::MAX, f64::MIN), |(min, max), model| (min.min(model), max.max(model)));
+        max - min
+    }
+
+    /// Whether models must agree in the end: where peers are done without at once, messages must not take longer than steps; and
+    /// somebody must have weight to give away.
+    fn agrees(&self) -> bool {
+        let Scenario { gossip, delay_max, compute, tau, .. } = &self.scenario;
+        let in_time = 2 * delay_max < self.scenario.late_max() * compute.0;
+        let weighty = self.audit.expected[0] > 2.0 * WEIGHT_MIN * self.living().len() as f64;
+        tau.is_none() && weighty && (gossip.late_peers == LatePeers::Wait || in_time)
     }
 
     fn assert_agreement(&mut self) {
@@ -323,7 +339,7 @@ impl World {
         if matches!(self.scenario.class, Class::Quiet | Class::Slow) {
             assert!(!self.audit.adjusted && self.seen.wrong_waits == 0, "{:?}", self.seen);
         }
-        if self.scenario.tau.is_some() || self.living().is_empty() {
+        if !self.agrees() {
             return;
         }
         let mean = self.audit.expected[1] / self.audit.expected[0];
