@@ -14,7 +14,34 @@ pub enum Base {
         frequency: u64,
     },
     /// Push-sum gossip with one peer every step.
-    Sgp,
+    Sgp {
+        /// Steps that a message may be late: 0 is synchronous, from 1 on it travels behind the computation of the next step.
+        staleness: u64,
+    },
+}
+
+/// How values travel between nodes: gossip messages, and the parameters and slow momentum of rounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wire {
+    /// As they are: 4 bytes.
+    #[default]
+    Float32,
+    /// 2 bytes.
+    BFloat16,
+    /// 1 byte, and a scale a block of 256.
+    Int8,
+}
+
+impl Wire {
+    /// As the runtime's keys spell it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Float32 => "f32",
+            Self::BFloat16 => "bf16",
+            Self::Int8 => "int8",
+        }
+    }
 }
 
 /// The outer optimizer.
@@ -37,6 +64,8 @@ pub struct Method {
     pub base: Base,
     /// The outer rounds, if there are any.
     pub slow: Option<SlowMo>,
+    /// How values travel.
+    pub wire: Wire,
 }
 
 const fn method(name: &'static str, base: Base, tau: Option<u64>) -> Method {
@@ -44,10 +73,16 @@ const fn method(name: &'static str, base: Base, tau: Option<u64>) -> Method {
         Some(tau) => Some(SlowMo { tau, alpha: 1.0, beta: 0.5 }),
         None => None,
     };
-    Method { name, base, slow }
+    Method { name, base, slow, wire: Wire::Float32 }
+}
+
+const fn encoded(name: &'static str, base: Base, wire: Wire) -> Method {
+    Method { wire, ..method(name, base, Some(12)) }
 }
 
 const LOCAL: Base = Base::LocalSgd { frequency: 12 };
+const SGP: Base = Base::Sgp { staleness: 0 };
+const OSGP: Base = Base::Sgp { staleness: 1 };
 
 /// The methods whose peers were measured on the same task, in the order of the tables.
 pub const METHODS: [Method; 7] = [
@@ -55,12 +90,63 @@ pub const METHODS: [Method; 7] = [
     method("LocalSGD f=12", LOCAL, None),
     method("LocalSGD + SlowMo τ=12", LOCAL, Some(12)),
     method("LocalSGD + SlowMo τ=48", LOCAL, Some(48)),
-    method("SGP", Base::Sgp, None),
-    method("SGP + SlowMo τ=12", Base::Sgp, Some(12)),
-    method("SGP + SlowMo τ=48", Base::Sgp, Some(48)),
+    method("SGP", SGP, None),
+    method("SGP + SlowMo τ=12", SGP, Some(12)),
+    method("SGP + SlowMo τ=48", SGP, Some(48)),
 ];
 
+/// Gossip behind the computation, which the peers lack.
+pub const OVERLAPPED: [Method; 3] =
+    [method("OSGP", OSGP, None), method("OSGP + SlowMo τ=12", OSGP, Some(12)), method("OSGP + SlowMo τ=48", OSGP, Some(48))];
+
+/// Each base with SlowMo in every wire type: gossip as well as rounds.
+pub const ENCODED: [Method; 9] = [
+    encoded("LocalSGD + SlowMo f32", LOCAL, Wire::Float32),
+    encoded("LocalSGD + SlowMo bf16", LOCAL, Wire::BFloat16),
+    encoded("LocalSGD + SlowMo int8", LOCAL, Wire::Int8),
+    encoded("SGP + SlowMo f32", SGP, Wire::Float32),
+    encoded("SGP + SlowMo bf16", SGP, Wire::BFloat16),
+    encoded("SGP + SlowMo int8", SGP, Wire::Int8),
+    encoded("OSGP + SlowMo f32", OSGP, Wire::Float32),
+    encoded("OSGP + SlowMo bf16", OSGP, Wire::BFloat16),
+    encoded("OSGP + SlowMo int8", OSGP, Wire::Int8),
+];
+
+/// Which methods stand in one table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Methods {
+    /// AllReduce, LocalSGD, SGP and overlapped SGP, with SlowMo and without.
+    #[default]
+    Algorithms,
+    /// LocalSGD, SGP and overlapped SGP with SlowMo (τ = 12), each as float32, bfloat16 and int8.
+    Wires,
+}
+
+impl Methods {
+    /// The methods, in the order of the table.
+    #[must_use]
+    pub fn all(self) -> Vec<Method> {
+        match self {
+            Self::Algorithms => METHODS.into_iter().chain(OVERLAPPED).collect(),
+            Self::Wires => ENCODED.to_vec(),
+        }
+    }
+}
+
 impl Method {
+    /// Whether it gossips behind the computation.
+    #[must_use]
+    pub const fn is_overlapped(&self) -> bool {
+        matches!(self.base, Base::Sgp { staleness: 1.. })
+    }
+
+    /// Whether `other` differs from this at most in its wire type.
+    #[must_use]
+    pub fn is_alike(&self, other: &Self) -> bool {
+        (self.base, self.slow) == (other.base, other.slow)
+    }
+
     /// Writes this method into `config`.
     ///
     /// # Errors
@@ -68,12 +154,17 @@ impl Method {
     pub fn configure(&self, config: &mut Config) -> Result<(), ConfigError> {
         match self.base {
             Base::AllReduce => config.set("base", "all_reduce")?,
-            Base::Sgp => config.set("base", "sgp")?,
+            Base::Sgp { staleness } => {
+                config.set("base", "sgp")?;
+                config.set("staleness", &staleness.to_string())?;
+                config.set("gossip_wire", self.wire.word())?;
+            }
             Base::LocalSgd { frequency } => {
                 config.set("base", "local_sgd")?;
                 config.set("frequency", &frequency.to_string())?;
             }
         }
+        config.set("round_wire", self.wire.word())?;
         config.set("outer", "slowmo")?;
         // α = 1 with β = 0 turns the outer rounds off.
         let slow = self.slow.unwrap_or(SlowMo { tau: 48, alpha: 1.0, beta: 0.0 });

@@ -1,8 +1,10 @@
 //! All replicas in one process, one after the other, without runtime or network: the yardstick for what the
 //! cluster must learn. The same model, shards, batches and optimizer as `digits`; averages and slow steps by the book.
+//!
+//! All replicas keep step, so that a message of overlapped gossip is always mixed one step after it was sent. Nothing is encoded.
 
 use crate::digits::{Batches, Dataset, MOMENTUM, Mlp, NesterovSgd, Options, SourceError, TrainError, deal, flatten};
-use crate::method::{Base, Method, SlowMo};
+use crate::method::{Base, Method, SlowMo, Wire};
 use slowmo::tensors::CandleGradients;
 use slowmo::tensors::flat::restore;
 
@@ -24,8 +26,11 @@ struct Replica {
 /// Trains `nodes` replicas of one worker each.
 ///
 /// # Errors
-/// Candle refuses, or there are more nodes than images.
+/// Candle refuses, there are more nodes than images, or the method encodes what it sends.
 pub fn train(nodes: usize, method: &Method, options: &Options) -> Result<OracleRun, TrainError> {
+    if method.wire != Wire::Float32 {
+        return Err(TrainError::NotSimulated(method.wire.word()));
+    }
     let data = Dataset::train()?;
     let mut replicas = found(nodes, &data, options)?;
     let mut exchange = Exchange::new(*method, flatten(Mlp::seeded(options.seed)?.variables())?);
@@ -84,12 +89,20 @@ struct Exchange {
     slow_momentum: Vec<f32>,
     /// How often they gossiped.
     gossips: u32,
+    /// Overlapped gossip: what is under way.
+    sent: Option<Sent>,
+}
+
+/// Half of every replica's parameters on their way to the replica `hop` further.
+struct Sent {
+    values: Vec<Vec<f32>>,
+    hop: usize,
 }
 
 impl Exchange {
     fn new(method: Method, anchor: Vec<f32>) -> Self {
         let slow_momentum = vec![0.0; anchor.len()];
-        Self { method, anchor, slow_momentum, gossips: 0 }
+        Self { method, anchor, slow_momentum, gossips: 0, sent: None }
     }
 
     /// Whether the parameters of the replicas changed after inner step `step`, counted from 0.
@@ -97,6 +110,7 @@ impl Exchange {
         let closes = |every: u64| (step + 1).is_multiple_of(every);
         match (self.method.slow, self.method.base) {
             (Some(slow), _) if closes(slow.tau) => {
+                self.mix_sent(replicas);
                 self.slow_step(slow, &mean(replicas), learning_rate);
                 replicas.iter_mut().for_each(|values| values.clone_from(&self.anchor));
             }
@@ -104,7 +118,8 @@ impl Exchange {
                 let mean = mean(replicas);
                 replicas.iter_mut().for_each(|values| values.clone_from(&mean));
             }
-            (_, Base::Sgp) => self.gossip(replicas),
+            (_, Base::Sgp { staleness: 0 }) => self.gossip(replicas),
+            (_, Base::Sgp { .. }) => self.gossip_overlapped(replicas),
             _ => return false,
         }
         true
@@ -118,18 +133,38 @@ impl Exchange {
         }
     }
 
-    /// Push-sum with one peer on the directed exponential graph; every weight stays 1, because each replica sends
-    /// and receives once.
-    fn gossip(&mut self, replicas: &mut [Vec<f32>]) {
-        let size = replicas.len();
+    /// How far the messages of this gossip go on the directed exponential graph; nowhere if a replica is alone. Every push-sum
+    /// weight is 1 after a mix, because each replica sends and receives once.
+    fn next_hop(&mut self, size: usize) -> Option<usize> {
         let hops: Vec<usize> = std::iter::successors(Some(1), |hop| Some(hop * 2)).take_while(|hop| *hop < size).collect();
-        let Some(hop) = hops.get(self.gossips as usize % hops.len().max(1)) else { return };
-        let before = replicas.to_vec();
-        for (rank, values) in replicas.iter_mut().enumerate() {
-            let received = &before[(rank + size - hop) % size];
-            values.iter_mut().zip(received).for_each(|(value, received)| *value = 0.5 * *value + 0.5 * received);
-        }
+        let hop = hops.get(self.gossips as usize % hops.len().max(1)).copied();
         self.gossips += 1;
+        hop
+    }
+
+    /// What was sent at this step is mixed at this step.
+    fn gossip(&mut self, replicas: &mut [Vec<f32>]) {
+        self.sent = self.next_hop(replicas.len()).map(|hop| Sent { values: replicas.to_vec(), hop });
+        self.mix_sent(replicas);
+    }
+
+    /// What was sent at the step before is mixed at this step.
+    fn gossip_overlapped(&mut self, replicas: &mut [Vec<f32>]) {
+        self.mix_sent(replicas);
+        self.sent = self.next_hop(replicas.len()).map(|hop| Sent { values: replicas.to_vec(), hop });
+    }
+
+    /// Each replica gave away half of what it was when it sent, and receives half of what another was then; what it has learnt
+    /// since is its own.
+    fn mix_sent(&mut self, replicas: &mut [Vec<f32>]) {
+        let Some(Sent { values: sent, hop }) = self.sent.take() else { return };
+        let size = replicas.len();
+        for (rank, values) in replicas.iter_mut().enumerate() {
+            let (given, received) = (&sent[rank], &sent[(rank + size - hop) % size]);
+            for ((value, given), received) in values.iter_mut().zip(given).zip(received) {
+                *value += 0.5 * (received - given);
+            }
+        }
     }
 }
 
@@ -154,7 +189,7 @@ mod tests {
             Some(tau) => Some(SlowMo { tau, alpha: 1.0, beta: 0.5 }),
             None => None,
         };
-        Method { name: "", base, slow }
+        Method { name: "", base, slow, wire: Wire::Float32 }
     }
 
     /// Scalar replicas on ½a(x − c)² from 0, γ = 0.1; the values after each step.
@@ -189,7 +224,22 @@ mod tests {
 
     #[test]
     fn golden_values_of_gossip_with_slowmo() {
-        let found = trajectory(method(Base::Sgp, Some(2)), &[1.0; 4], &[1.0, 2.0, 3.0, 4.0], 4);
+        let found = trajectory(method(Base::Sgp { staleness: 0 }, Some(2)), &[1.0; 4], &[1.0, 2.0, 3.0, 4.0], 4);
         assert_close(&found, &[&[0.25, 0.15, 0.25, 0.35], &[0.475], &[0.6275, 0.7275, 0.6275, 0.7275], &[1.09725]]);
+    }
+
+    /// By hand: hop 1 of step 0 arrives at step 1, hop 2 of step 1 at step 2, hop 1 of step 2 in the average of step 3.
+    #[test]
+    fn overlapped_gossip_mixes_one_step_later() {
+        let found = trajectory(method(Base::Sgp { staleness: 1 }, Some(4)), &[1.0; 4], &[1.0, 2.0, 3.0, 4.0], 4);
+        assert_close(&found, &[&[0.1, 0.2, 0.3, 0.4], &[0.34, 0.33, 0.52, 0.71], &[0.496, 0.687, 0.678, 0.849], &[0.85975]]);
+    }
+
+    #[test]
+    fn encoded_messages_are_not_simulated() {
+        for wire in [Wire::BFloat16, Wire::Int8] {
+            let method = Method { wire, ..method(Base::AllReduce, None) };
+            assert!(matches!(train(2, &method, &Options::default()), Err(TrainError::NotSimulated(_))));
+        }
     }
 }

@@ -64,7 +64,7 @@ pub enum TopologyName {
     BipartiteExponential,
     /// Everybody.
     Complete,
-    /// Directed exponential over the members in an order in which neighbours have fast links.
+    /// Directed exponential over the members in an order in which few turns wait for slow links.
     BandwidthAware,
 }
 

@@ -1,6 +1,7 @@
 //! Algorithms side by side on the handwritten digits: loss, accuracy, bytes and time, as table, JSON and SVG.
 //!
 //! `cargo run --release -p slowmo-examples --bin 03_compare -- --plot compare.svg`; takes a few minutes.
+//! With `--methods wires`, the same algorithms sending float32, bfloat16 and int8.
 
 use anyhow::Context;
 use slowmo_examples::compare::{Plan, Progress, Report, compare, plot, table};
@@ -9,7 +10,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use tracing_subscriber::EnvFilter;
 
-/// Compare AllReduce, LocalSGD and SGP, with SlowMo and without, on even and on label-skewed data.
+/// Compare AllReduce, LocalSGD, SGP and overlapped SGP, with SlowMo and without, on even and on label-skewed data.
 #[derive(Debug, clap::Parser)]
 #[command(version)]
 struct Arguments {

@@ -73,11 +73,13 @@ fn average(nodes: &[Trained]) -> ClusterRun {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::method::METHODS;
+    use crate::method::Methods;
 
     #[test]
     fn every_method_is_a_valid_configuration() {
-        for method in METHODS {
+        let all = [Methods::Algorithms, Methods::Wires].map(Methods::all).concat();
+        assert!(all.iter().enumerate().all(|(i, method)| all[..i].iter().all(|other| other.name != method.name)), "a name twice");
+        for method in all {
             let config = node_config(2, 4, &method, Path::new("somewhere"), &throwaway_key()).unwrap();
             config.check().unwrap();
             assert_eq!(config.algorithm().unwrap().outer.is_some(), method.slow.is_some(), "{}", method.name);

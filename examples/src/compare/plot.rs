@@ -2,15 +2,15 @@
 
 use super::{BOTH_SHARDS, Figures};
 use crate::digits::Shards;
-use crate::method::{Base, Method};
+use crate::method::{Base, Method, Wire};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::path::Path;
 
 /// Width and height of the picture, in pixels.
-const SIZE: (u32, u32) = (1200, 640);
+const SIZE: (u32, u32) = (1200, 680);
 const TITLE_HEIGHT: u32 = 56;
-const LEGEND_HEIGHT: u32 = 92;
+const LEGEND_HEIGHT: u32 = 124;
 const LEGEND_COLUMNS: u32 = 4;
 /// Rounds of at most so many inner steps are drawn as lines, longer ones dashed.
 const SHORT_ROUND: u64 = 12;
@@ -104,22 +104,31 @@ fn draw_legend(legend: &Area<'_>, figures: &[Figures]) -> Drawn {
         }
     }
     let column_width = (SIZE.0 / LEGEND_COLUMNS) as i32 - 10;
+    let encodes = methods.iter().any(|method| method.wire != Wire::Float32);
     for method in &methods {
-        let (column, row) = legend_place(method);
+        let (column, row) = (if encodes { method.wire as i32 } else { outer_column(method) }, family(method));
         draw_entry(legend, method, (40 + column * column_width, 24 + row * 32))?;
     }
     Ok(())
 }
 
-/// Column and row: a row a family, the same outer rounds below one another.
-fn legend_place(method: &Method) -> (i32, i32) {
-    let column = match (method.base, method.slow) {
+/// The row in the legend.
+fn family(method: &Method) -> i32 {
+    match method.base {
+        Base::AllReduce | Base::LocalSgd { .. } => 0,
+        Base::Sgp { staleness: 0 } => 1,
+        Base::Sgp { .. } => 2,
+    }
+}
+
+/// The column in the legend: the same outer rounds below one another.
+fn outer_column(method: &Method) -> i32 {
+    match (method.base, method.slow) {
         (Base::AllReduce, _) => 0,
         (_, None) => 1,
         (_, Some(slow)) if slow.tau <= SHORT_ROUND => 2,
         (_, Some(_)) => 3,
-    };
-    (column, i32::from(method.base == Base::Sgp))
+    }
 }
 
 fn draw_entry(legend: &Area<'_>, method: &Method, (left, middle): (i32, i32)) -> Drawn {
@@ -137,19 +146,20 @@ fn draw_entry(legend: &Area<'_>, method: &Method, (left, middle): (i32, i32)) ->
 /// curves all stay visible.
 fn line_style(method: &Method) -> ShapeStyle {
     let (colour, width) = match method.base {
-        Base::AllReduce => (RGBColor(170, 170, 170), 6),
-        Base::LocalSgd { .. } => (RGBColor(230, 120, 0), 4),
-        Base::Sgp => (RGBColor(0, 90, 160), 2),
+        Base::AllReduce => (RGBColor(170, 170, 170), 7),
+        Base::LocalSgd { .. } => (RGBColor(230, 120, 0), 5),
+        Base::Sgp { staleness: 0 } => (RGBColor(0, 90, 160), 4),
+        Base::Sgp { .. } => (RGBColor(240, 80, 160), 2),
     };
     colour.stroke_width(width)
 }
 
-/// Dots without SlowMo, dashes for long rounds, else a line.
+/// Dots without SlowMo or as int8, dashes for long rounds or as bfloat16, else a line.
 fn dashes(method: &Method) -> Option<(u32, u32)> {
-    match (method.slow, method.base) {
-        (None, Base::AllReduce) => None,
-        (None, _) => Some((3, 5)),
-        (Some(slow), _) => (slow.tau > SHORT_ROUND).then_some((14, 6)),
+    match (method.slow, method.base, method.wire) {
+        (None, Base::AllReduce, _) => None,
+        (None, ..) | (_, _, Wire::Int8) => Some((3, 5)),
+        (Some(slow), ..) => (slow.tau > SHORT_ROUND || method.wire == Wire::BFloat16).then_some((14, 6)),
     }
 }
 
@@ -157,21 +167,21 @@ fn dashes(method: &Method) -> Option<(u32, u32)> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::method::METHODS;
+    use crate::method::Methods;
 
     /// Curves that fall like 1/steps to about the losses known for this task.
     fn synthetic() -> Vec<Figures> {
-        let ends = [0.053, 0.0528, 0.0206, 0.0164, 0.0528, 0.0204, 0.0165];
+        let ends = [0.053, 0.0528, 0.0206, 0.0164, 0.0528, 0.0204, 0.0165, 0.0535, 0.0208, 0.0169];
         let figures = |(shards, method, end): (Shards, Method, f64)| Figures {
             method,
             shards,
-            train_loss: end,
-            test_accuracy: 0.96,
+            outcomes: Vec::new(),
             sent_bytes_per_node: None,
             step_ms: None,
             curve: (1..=25).map(|point| (24 * point, end * (25.0 / point as f64).powf(1.2))).collect(),
         };
-        let panel = |shards, factor: f64| METHODS.into_iter().zip(ends).map(move |(method, end)| (shards, method, factor * end));
+        let panel =
+            |shards, factor: f64| Methods::Algorithms.all().into_iter().zip(ends).map(move |(method, end)| (shards, method, factor * end));
         panel(Shards::Even, 1.0).chain(panel(Shards::Skewed, 2.0)).map(figures).collect()
     }
 
@@ -185,7 +195,7 @@ mod tests {
         for text in ["Even shards", "Label-skewed shards", "inner steps", "cross-entropy (nats, log scale)", "4 nodes, 3 seeds"] {
             assert!(svg.contains(text), "{text}");
         }
-        for method in METHODS {
+        for method in Methods::Algorithms.all() {
             assert_eq!(svg.matches(&format!("\n{}\n", method.name)).count(), 1, "{}", method.name);
         }
         // For a person's eyes: cargo test … -- with this variable naming a file.

@@ -122,6 +122,9 @@ pub enum TrainError {
     /// The batches could not be dealt.
     #[error(transparent)]
     Source(#[from] SourceError),
+    /// The simulation sends nothing, so it cannot encode it.
+    #[error("messages as {0} are not simulated: only f32 is")]
+    NotSimulated(&'static str),
     /// A worker's thread panicked.
     #[error("the thread of worker {0} panicked: its message is on stderr")]
     Panicked(usize),

@@ -1,10 +1,10 @@
-//! The directed exponential graph over an order in which neighbours have fast links.
+//! The directed exponential graph over an order in which few turns wait for slow links.
 
 use super::{Exponential, Peers, Topology};
 use crate::ident::NodeId;
 
 /// [`Exponential`] over a given order of the members instead of ascending ids. The order is decided with the view (it must be the
-/// same on every node); [`super::order_by_rate`] makes it, and says which edges that makes fast.
+/// same on every node); [`super::order_by_rate`] makes it, and says which turns that makes fast.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BandwidthAware {
     graph: Exponential,

@@ -16,6 +16,8 @@ mod bipartite;
 mod complete;
 mod deciding;
 mod exponential;
+mod links;
+mod objective;
 mod order;
 mod ring;
 #[cfg(test)]
@@ -26,7 +28,8 @@ pub use bipartite::BipartiteExponential;
 pub use complete::Complete;
 pub use deciding::next_order;
 pub use exponential::{Exponential, hops};
-pub use order::{RATES_MAX, Rate, Rates, link_time, order_by_rate};
+pub use objective::Score;
+pub use order::{RATES_MAX, Rate, Rates, order_by_rate, score};
 pub use ring::Ring;
 
 use crate::algorithm::{Gossip, TopologyName};

@@ -1,5 +1,8 @@
-//! An order of the members in which neighbours have fast links, from measured rates.
+//! An order of the members in which gossip waits as little as possible for slow links, from measured rates.
 
+use super::hops;
+use super::links::{Links, Time};
+use super::objective::{Placement, Score};
 use crate::ident::NodeId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -19,110 +22,118 @@ pub const RATES_MAX: usize = 64;
 /// What each node measured.
 pub type Rates = BTreeMap<NodeId, Vec<Rate>>;
 
-/// Nanoseconds that a megabyte takes, so that sums are whole numbers and the same everywhere.
-type Time = u64;
-
-/// Pairs that the improvement looks at, at most: a full pass over 4,096 members, many over fewer.
+/// Pairs that the improvement of the chain looks at, at most: a full pass over 4,096 members, many over fewer.
 const PAIRS_MAX: usize = 1 << 23;
 
-/// Passes of the improvement, at most.
+/// Passes of that improvement, at most.
 const PASSES_MAX: usize = 32;
 
-/// Puts fast links between neighbours: starting with the first member, a chain to the fastest next one, then 2-opt (a stretch is
-/// turned around where that shortens the closed tour), bounded in work. A link is as fast as its slower direction; one that
-/// nobody measured takes the mean of the times measured, and of equals the one that `members` has first is
-/// next. So without rates the order stays as it is.
+/// Up to so many stretches any number is tried, above it powers of two.
+const STRETCHES_MAX: usize = 16;
+
+/// Links that the swaps look at, at most.
+const LINKS_MAX: usize = 1 << 19;
+
+/// The order in which one cycle of the exponential graph (one peer a step) waits least: first by the slowest link of each turn,
+/// summed over the turns, then by the time of all links. Bounded in work, the same wherever the same is known, never worse than
+/// `members` as they stand, and beginning with the first of them. Without rates, and of equals, the order stays.
 ///
-/// What this makes fast in [`super::BandwidthAware`] are the edges of small hops: nodes of one site stand in a row, so hop 1
-/// leaves a site once and enters it once, whatever its size, and hop `h` at most `h` times each. The large hops join the sites.
-/// It does not make the fewest edges between sites over a whole cycle: where the number of sites is a power of two, dealing their
-/// nodes in turn would, as then only the hops below that number cross (two sites of four: 2 + 4 + 8 edges in a row, 8 + 0 + 0
-/// dealt); with three sites it would make every edge cross.
+/// Nodes of one site first stand in a row (a chain of fastest links, improved by 2-opt). But in a row every turn has a link that
+/// leaves a site, and waits for it. So the row is cut into equal stretches that are dealt in turn, which pays where the stretches are
+/// sites, or sites fill whole stretches: with `s` of them, only hops that `s` does not divide join two stretches. The best of all
+/// these is improved by swaps. Turns of a cycle that wait for a link between sites, of sites that are equal in size:
+///
+/// | members | sites | in a row | as ordered here |
+/// |---|---|---|---|
+/// | 6 | 2 | 3 of 3 | 1 |
+/// | 8 | 2 | 3 of 3 | 1 |
+/// | 8 | 4 | 3 of 3 | 2 |
+/// | 12 | 2 | 4 of 4 | 1 |
+/// | 12 | 3 | 4 of 4 | 4: no hop keeps inside three sites |
+/// | 12 | 4 | 4 of 4 | 2 |
+/// | 16 | 2 | 4 of 4 | 1 |
+/// | 16 | 4 | 4 of 4 | 2 |
+///
+/// Where every turn has to wait, as with three sites or with sites that differ in size, the fewest links between sites are left.
 #[must_use]
 pub fn order_by_rate(members: &[NodeId], rates: &Rates) -> Vec<NodeId> {
     let links = Links::new(members, rates);
-    // Every closed tour of three is the same one.
+    // On three members every order has the same links in its turns.
     if members.len() <= 3 || links.none_known() {
         return members.to_vec();
     }
-    let mut tour = chain(&links);
-    improve(&mut tour, &links);
-    tour.into_iter().map(|rank| members[rank]).collect()
+    let hops = hops(members.len(), 1);
+    let mut best = Placement::new(&links, (0..members.len()).collect(), &hops);
+    for order in candidates(row_of_sites(&links)) {
+        let other = Placement::new(&links, order, &hops);
+        if other.score() < best.score() {
+            best = other;
+        }
+    }
+    best.improve(LINKS_MAX);
+    let mut order = best.into_order();
+    // The graph looks the same from every place.
+    let first = order.iter().position(|place| *place == 0).unwrap_or(0);
+    order.rotate_left(first);
+    order.into_iter().map(|place| members[place]).collect()
 }
 
-/// The sum of the link times between neighbours of `order`, around; to compare orders of the same members by.
+/// What a cycle of the exponential graph over `order` waits for; to compare orders of the same members by.
 #[must_use]
-pub fn link_time(order: &[NodeId], rates: &Rates) -> u64 {
+pub fn score(order: &[NodeId], rates: &Rates) -> Score {
     let links = Links::new(order, rates);
-    let mut row = links.fresh_row();
-    (0..order.len()).map(|rank| links.on_row(&mut row, rank, |row| row[(rank + 1) % order.len()])).fold(0, Time::saturating_add)
+    Placement::new(&links, (0..order.len()).collect(), &hops(order.len(), 1)).score()
 }
 
-/// What is known of the links between members, by their places in the list given.
-struct Links {
-    /// Ascending, each peer once.
-    known: Vec<Vec<(usize, Time)>>,
-    unknown: Time,
+/// A closed tour of fast links, cut open where it is slowest; members of which nothing is known are behind the others.
+fn row_of_sites(links: &Links) -> Vec<usize> {
+    let mut tour = chain(links);
+    improve(&mut tour, links);
+    let size = tour.len();
+    let edge = |place: &usize| links.time(tour[*place], tour[(place + 1) % size]);
+    // Of equals the last one, so that a tour that is as slow where it closes stays as it is.
+    let slowest = (0..size).max_by_key(edge).unwrap_or(0);
+    tour.rotate_left((slowest + 1).checked_rem(size).unwrap_or(0));
+    tour.extend((0..links.size()).filter(|place| links.is_unknown(*place)));
+    tour
 }
 
-impl Links {
-    fn new(members: &[NodeId], rates: &Rates) -> Self {
-        let places: BTreeMap<_, _> = members.iter().enumerate().map(|(place, id)| (*id, place)).collect();
-        let mut known = vec![Vec::new(); members.len()];
-        for (from, measured) in rates {
-            let Some(from) = places.get(from) else { continue };
-            for rate in measured {
-                let Some(to) = places.get(&rate.to).filter(|to| *to != from) else { continue };
-                let time = 1_000_000_000_000 / Time::from(rate.kilobytes.max(1));
-                known[*from].push((*to, time));
-                known[*to].push((*from, time));
-            }
-        }
-        for row in &mut known {
-            // The slower one of two directions comes first and stays.
-            row.sort_unstable_by_key(|(to, time)| (*to, std::cmp::Reverse(*time)));
-            row.dedup_by_key(|(to, _)| *to);
-        }
-        let times = || known.iter().flat_map(|row| row.iter().map(|(_, time)| *time));
-        let unknown = times().fold(0, Time::saturating_add) / times().count().max(1) as Time;
-        Self { known, unknown }
-    }
-
-    fn none_known(&self) -> bool {
-        self.known.iter().all(Vec::is_empty)
-    }
-
-    /// A row of times as they are where nothing is known.
-    fn fresh_row(&self) -> Vec<Time> {
-        vec![self.unknown; self.known.len()]
-    }
-
-    fn fill(&self, row: &mut [Time], of: usize) {
-        for (to, time) in &self.known[of] {
-            row[*to] = *time;
-        }
-    }
-
-    fn clear(&self, row: &mut [Time], of: usize) {
-        for (to, _) in &self.known[of] {
-            row[*to] = self.unknown;
-        }
-    }
-
-    /// What `look` makes of the times from `of` to everybody. `row` is fresh before and after.
-    fn on_row<T>(&self, row: &mut [Time], of: usize, look: impl FnOnce(&[Time]) -> T) -> T {
-        self.fill(row, of);
-        let seen = look(row);
-        self.clear(row, of);
-        seen
-    }
+/// The row itself, and its stretches dealt in turn.
+fn candidates(row: Vec<usize>) -> impl Iterator<Item = Vec<usize>> {
+    let size = row.len();
+    let numbers = (2..=size).filter(|stretches| *stretches <= STRETCHES_MAX || stretches.is_power_of_two());
+    // Sites of sites: stretches that stand in a row belong together, so the small hops lead away from them.
+    let turned = numbers.clone().filter(|stretches| stretches.is_power_of_two() && *stretches > 2);
+    let turned = turned.map(|stretches| (0..stretches).map(|stretch| bits_reversed(stretch, stretches)).collect::<Vec<_>>());
+    let sequences = numbers.map(|stretches| (0..stretches).collect()).chain(turned);
+    let dealt: Vec<_> = sequences.map(|sequence| dealt(&row, &sequence)).collect();
+    std::iter::once(row).chain(dealt)
 }
 
-/// From the first member to whoever is reached fastest, and on from there.
+/// Cuts the row into as many stretches as `sequence` is long, as equal as can be, and takes one member of each in that sequence,
+/// around until all are taken.
+fn dealt(row: &[usize], sequence: &[usize]) -> Vec<usize> {
+    let stretches = sequence.len();
+    let start = |stretch: usize| stretch * row.len() / stretches;
+    let longest = row.len().div_ceil(stretches);
+    let nth = |nth: usize| sequence.iter().filter_map(move |stretch| row[start(*stretch)..start(stretch + 1)].get(nth));
+    (0..longest).flat_map(nth).copied().collect()
+}
+
+/// The lowest bit of `number` becomes the highest of those below `size`, a power of two, and so on.
+fn bits_reversed(number: usize, size: usize) -> usize {
+    number.reverse_bits() >> (size.leading_zeros() + 1)
+}
+
+/// From the first member of which a link is known to whoever is reached fastest, and on from there.
 fn chain(links: &Links) -> Vec<usize> {
     let mut row = links.fresh_row();
-    let mut left: Vec<usize> = (1..links.known.len()).collect();
-    let (mut tour, mut at) = (vec![0], 0);
+    let mut left: Vec<usize> = (0..links.size()).filter(|place| !links.is_unknown(*place)).collect();
+    if left.is_empty() {
+        return left;
+    }
+    let mut at = left.remove(0);
+    let mut tour = vec![at];
     while let Some(next) = links.on_row(&mut row, at, |row| (0..left.len()).min_by_key(|place| row[left[*place]])) {
         // Not `swap_remove`: of equals the first one is next.
         at = left.remove(next);
@@ -140,7 +151,7 @@ fn improve(tour: &mut [usize], links: &Links) {
     let mut pairs = 0;
     for _ in 0..PASSES_MAX {
         let mut improved = false;
-        for i in 0..size - 2 {
+        for i in 0..size.saturating_sub(2) {
             pairs += size - i;
             if pairs > PAIRS_MAX + size * 2 {
                 return;
@@ -166,122 +177,4 @@ fn best_exchange(tour: &[usize], edges: &[Time], i: usize, here: &[Time], next: 
     let gain = |(j, first, last): (usize, Time, Time)| (edges[i] + edges[j]).saturating_sub(first + last);
     // Of equals the last one wins in `max_by_key`: going down, that is the nearest.
     (i + 2..tour.len()).rev().map(exchanged).max_by_key(|exchange| gain(*exchange)).filter(|exchange| gain(*exchange) > 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::random::Random;
-    use crate::topology::hops;
-
-    fn ids(ids: impl IntoIterator<Item = u64>) -> Vec<NodeId> {
-        ids.into_iter().map(NodeId).collect()
-    }
-
-    /// Rates between all members: fast within a site, slow between sites.
-    fn sites(members: &[NodeId], site: impl Fn(NodeId) -> u64) -> Rates {
-        let rate = |from: NodeId, to: NodeId| if site(from) == site(to) { 1_000_000 } else { 10_000 };
-        let measured =
-            |from: NodeId| members.iter().filter(|to| **to != from).map(|to| Rate { to: *to, kilobytes: rate(from, *to) }).collect();
-        members.iter().map(|from| (*from, measured(*from))).collect()
-    }
-
-    /// Directed edges of a hop that cross between sites.
-    fn crossings(order: &[NodeId], hop: usize, site: impl Fn(NodeId) -> u64) -> usize {
-        (0..order.len()).filter(|i| site(order[*i]) != site(order[(i + hop) % order.len()])).count()
-    }
-
-    #[test]
-    fn sites_stand_in_a_row() {
-        // Members, sites (they are dealt in turn, so that ascending ids are the worst order).
-        for (members, number) in [(8, 2), (12, 3), (9, 3), (16, 4), (64, 2)] {
-            let members = ids(0..members);
-            let site = |id: NodeId| id.0 % number;
-            let order = order_by_rate(&members, &sites(&members, site));
-            assert_eq!(crossings(&members, 1, site), members.len());
-            assert_eq!(crossings(&order, 1, site) as u64, number, "{order:?}");
-            assert_eq!(order[0], members[0]);
-            for hop in hops(members.len(), 1) {
-                assert!(crossings(&order, hop, site) as u64 <= number * hop as u64, "hop {hop} of {order:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn two_sites_of_four() {
-        let members = ids(1..=8);
-        let site = |id: NodeId| id.0 % 2;
-        let order = order_by_rate(&members, &sites(&members, site));
-        assert_eq!(order, ids([1, 3, 5, 7, 2, 4, 6, 8]));
-        let crossing: Vec<_> = hops(8, 1).into_iter().map(|hop| crossings(&order, hop, site)).collect();
-        assert_eq!(crossing, [2, 4, 8]);
-        let dealt: Vec<_> = hops(8, 1).into_iter().map(|hop| crossings(&members, hop, site)).collect();
-        assert_eq!(dealt, [8, 0, 0]);
-    }
-
-    #[test]
-    fn without_rates_the_order_stays() {
-        let members = ids([4, 9, 1, 7, 3]);
-        assert_eq!(order_by_rate(&members, &Rates::new()), members);
-        let stranger = Rates::from([(NodeId(77), vec![Rate { to: NodeId(4), kilobytes: 5 }])]);
-        assert_eq!(order_by_rate(&members, &stranger), members);
-        let to_itself = Rates::from([(NodeId(4), vec![Rate { to: NodeId(4), kilobytes: 5 }])]);
-        assert_eq!(order_by_rate(&members, &to_itself), members);
-        assert_eq!(order_by_rate(&[], &Rates::new()), []);
-    }
-
-    #[test]
-    fn equal_rates_change_nothing_and_one_slow_link_is_avoided() {
-        let members = ids(0..7);
-        let mut rates = sites(&members, |_| 0);
-        assert_eq!(order_by_rate(&members, &rates), members);
-        // Only 2 → 3 is slow, which makes the link slow.
-        rates.get_mut(&NodeId(2)).into_iter().flatten().filter(|rate| rate.to == NodeId(3)).for_each(|rate| rate.kilobytes = 0);
-        let order = order_by_rate(&members, &rates);
-        let apart = |a: u64, b: u64| (0..7).all(|i| ![[a, b], [b, a]].contains(&[order[i].0, order[(i + 1) % 7].0]));
-        assert!(apart(2, 3), "{order:?}");
-    }
-
-    #[test]
-    fn few_known_links_are_enough_to_join_a_site() {
-        // Only the edges of the exponential graph over ascending ids were measured; sites are even and odd ids.
-        let members = ids(0..16);
-        let site = |id: NodeId| id.0 % 2;
-        let mut rates = sites(&members, site);
-        for (from, measured) in &mut rates {
-            measured.retain(|rate| [1, 2, 4, 8].contains(&((rate.to.0 + 16 - from.0) % 16)));
-        }
-        assert_eq!(crossings(&order_by_rate(&members, &rates), 1, site), 2);
-    }
-
-    #[test]
-    fn it_is_a_permutation_never_worse_and_the_same_each_time() {
-        let mut random = Random(7);
-        for size in 0..40u64 {
-            let members = ids((0..size).map(|i| i * 3 + 1));
-            let rates: Rates = members
-                .iter()
-                .map(|from| (*from, members.iter().map(|to| Rate { to: *to, kilobytes: random.below(9_000) as u32 }).collect()))
-                .collect();
-            let order = order_by_rate(&members, &rates);
-            let mut sorted = order.clone();
-            sorted.sort_unstable();
-            assert_eq!(sorted, members);
-            assert!(link_time(&order, &rates) <= link_time(&members, &rates), "W={size}");
-            assert_eq!(order, order_by_rate(&members, &rates));
-        }
-    }
-
-    #[test]
-    fn four_thousand_members_take_bounded_work() {
-        let members = ids(0..crate::view::MEMBERS_MAX as u64);
-        let size = members.len() as u64;
-        let mut random = Random(3);
-        let rates: Rates = members
-            .iter()
-            .map(|from| (*from, (0..12).map(|_| Rate { to: NodeId(random.below(size)), kilobytes: random.below(99_999) as u32 }).collect()))
-            .collect();
-        let order = order_by_rate(&members, &rates);
-        assert!(link_time(&order, &rates) < link_time(&members, &rates));
-    }
 }

@@ -1,6 +1,7 @@
 //! What every graph promises, over tables of sizes.
 
 mod contraction;
+mod order;
 
 use super::*;
 use crate::ident::NodeId;
