@@ -36,7 +36,8 @@ impl Actor for WorkerActor {
                 AggregatorMessage::Arrive(Arrival { worker: *worker, request, model, frozen, donation, samples, reply })
             }
             WorkerMessage::Mixed { step, values, withheld } => {
-                return Ok(context.actors.tell_gossip_peer(GossipPeerMessage::Numerators { step, values, withheld }));
+                context.actors.tell_gossip_peer(GossipPeerMessage::Numerators { step, values, withheld });
+                return Ok(());
             }
             WorkerMessage::Leave { reply } => AggregatorMessage::Leave { worker: *worker, reply },
             WorkerMessage::Gone => AggregatorMessage::Gone { worker: *worker, error: ExchangeError::WorkerLeft(*worker) },

@@ -85,7 +85,6 @@ fn nodes_agree_after_every_outer_round_and_learn() {
     for config in [
         overlapped(4, 0.5),
         Config { staleness: 3, peers_per_step: 2, ..overlapped(6, 0.5) },
-        Config { late_peers: LatePeers::Skip, ..overlapped(4, 0.5) },
         Config { devices: 2, ..overlapped(4, 0.5) },
         Config { gossip_wire: WireType::Int8, round_wire: WireType::BFloat16, ..overlapped(4, 0.5) },
     ] {

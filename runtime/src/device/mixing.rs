@@ -31,7 +31,7 @@ pub fn mix(correction: Arc<Assembled>, weight: f64, tensors: &mut dyn Tensors, k
             at += count;
         }
     })?;
-    Ok(Mixed { numerators: pass.done, not_finite: not_finite })
+    Ok(Mixed { numerators: pass.done, not_finite })
 }
 
 /// Where the pass stands.

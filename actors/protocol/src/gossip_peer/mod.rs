@@ -314,19 +314,21 @@ impl GossipPeer {
         }
     }
 
+    fn has_what_it_needs(&self) -> bool {
+        self.needed().is_none_or(|needed| self.inbox.missing(needed).is_empty())
+    }
+
     /// Ends what can end now.
     fn go_on(&mut self, out: &mut Outbox<Effect>) {
         match &self.phase {
-            Phase::Gossiping { step, out: peers, .. } => {
-                if self.needed().is_none_or(|needed| self.inbox.missing(needed).is_empty()) {
-                    let (step, peers) = (*step, peers.clone());
-                    self.phase = Phase::Computing;
-                    self.mix(step, Purpose::Gossip, out);
-                    if !self.is_synchronous() {
-                        self.ship(step, &peers, out);
-                    }
-                    self.mixing = Step(step.0.saturating_add(1));
+            Phase::Gossiping { step, out: peers, .. } if self.has_what_it_needs() => {
+                let (step, peers) = (*step, peers.clone());
+                self.phase = Phase::Computing;
+                self.mix(step, Purpose::Gossip, out);
+                if !self.is_synchronous() {
+                    self.ship(step, &peers, out);
                 }
+                self.mixing = Step(step.0.saturating_add(1));
             }
             Phase::Settling { step, .. } if self.escrow.messages() == 0 => {
                 let step = *step;
@@ -487,10 +489,8 @@ impl GossipPeer {
                     self.tell(from, Message::GossipRefused { step: *last, reached: self.mixing }, out);
                 }
             }
-            Message::GossipMixed { step } if self.is_of_view(header) => {
-                if self.escrow.release((from, *step)) {
-                    out.push(Effect::Forget((from, *step)));
-                }
+            Message::GossipMixed { step } if self.is_of_view(header) && self.escrow.release((from, *step)) => {
+                out.push(Effect::Forget((from, *step)));
             }
             Message::GossipRefused { step, reached } if self.is_of_view(header) => {
                 self.escrow.told((from, *step));

@@ -5,22 +5,26 @@ use super::scenario::{Class, Scenario};
 use super::seen::{self, Seen};
 use super::world::World;
 
-/// Names the run under way if it fails.
-struct Named(Scenario);
+/// Names the run under way if it does not come to its end.
+struct Named {
+    scenario: Scenario,
+    ended: bool,
+}
 
 impl Drop for Named {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("failed: SLOWMO_SEED={} of {:?}: {:?}", self.0.seed, self.0.class, self.0);
+        if !self.ended {
+            eprintln!("failed: SLOWMO_SEED={} of {:?}: {:?}", self.scenario.seed, self.scenario.class, self.scenario);
         }
     }
 }
 
 fn one(seed: u64, class: Class) -> Seen {
-    let named = Named(Scenario::of(seed, class));
-    seen::trace(0, "SCENARIO", &named.0);
-    let mut world = World::new(named.0.clone());
+    let mut named = Named { scenario: Scenario::of(seed, class), ended: false };
+    seen::trace(0, "SCENARIO", &named.scenario);
+    let mut world = World::new(named.scenario.clone());
     world.run();
+    named.ended = true;
     world.seen
 }
 

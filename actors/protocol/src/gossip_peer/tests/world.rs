@@ -59,9 +59,12 @@ pub struct World {
     pub lives: u64,
     /// How many inner steps every node had taken when the faults ended.
     began: BTreeMap<NodeId, u64>,
-    queue: BTreeMap<(u64, u64), (Option<(NodeId, u64)>, Event)>,
+    queue: BTreeMap<(u64, u64), Planned>,
     sequence: u64,
 }
+
+/// What happens, and to which start of which node, if to one.
+type Planned = (Option<(NodeId, u64)>, Event);
 
 impl World {
     pub fn new(scenario: Scenario) -> Self {
@@ -170,10 +173,8 @@ impl World {
         match event {
             Event::Trained(generation) if generation == self.nodes[&id].generation => self.trained(id),
             Event::Tell(event) => self.tell(id, event),
-            Event::Frame(from, link, header, message) => {
-                if link == self.network.link(from, id) {
-                    self.tell(id, In::Frame { header, message });
-                }
+            Event::Frame(from, link, header, message) if link == self.network.link(from, id) => {
+                self.tell(id, In::Frame { header, message });
             }
             Event::Offer(key, header, stream, link) => self.offer(id, key, header, stream, link),
             Event::Read(key, number, link) => self.read(id, key, number, link),
