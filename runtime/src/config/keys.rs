@@ -226,7 +226,7 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["exponential", "ring", "bipartite", "complete", "bandwidth"]),
         true,
-        "SGP: who gossips with whom; bandwidth orders the nodes so that neighbours have fast links"
+        "SGP: who gossips with whom; bandwidth orders the nodes so that gossip waits least for slow links"
     ),
     key!(
         late_peers,

@@ -116,7 +116,8 @@ impl Book {
                 assert!((found - rough).abs() < ROUGHLY, "node {node} after round {round}: {found} against {rough}");
             }
         }
-        let mut states_after: BTreeMap<(u64, usize), (&[f32], &[f32])> = BTreeMap::new();
+        // Anchor and momentum by round and first element.
+        let mut states_after = BTreeMap::<(u64, usize), (&[f32], &[f32])>::new();
         for (node, round, Inspection { states, .. }) in &self.states {
             for (range, anchor, momentum) in states {
                 let what = format!("of {range:?} at node {node} after round {round}");
