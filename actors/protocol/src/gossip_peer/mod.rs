@@ -24,13 +24,15 @@
 mod escrow;
 mod events;
 mod inbox;
+mod lateness;
+mod receiving;
 mod sending;
 
 pub use escrow::ASK_INTERVAL;
 pub use events::{Effect, In, Key, Mix, Plan, Purpose, Sent, Straggler, Waits};
 pub use inbox::PARKED_MAX;
 
-use crate::algorithm::{Gossip, LatePeers};
+use crate::algorithm::Gossip;
 use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::time::Instant;
@@ -38,7 +40,7 @@ use crate::topology::{self, Topology};
 use crate::view::View;
 use crate::wire::{Header, Message};
 use escrow::Escrow;
-use inbox::{Inbox, Verdict};
+use inbox::Inbox;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -212,23 +214,6 @@ impl GossipPeer {
         self.written_off
     }
 
-    /// The peers that this node waits for now, and those that it does without because they are late.
-    #[must_use]
-    pub fn stragglers(&self) -> Vec<Straggler> {
-        let straggler = |node: NodeId, since: Instant, skipped: bool| {
-            let reached = self.reached.get(&node).copied();
-            let steps = self.mixing.0.saturating_sub(reached.map_or(0, |reached| reached.0));
-            Straggler { node, steps, since, skipped }
-        };
-        let waited: Vec<_> = match (&self.phase, self.needed()) {
-            (Phase::Gossiping { since, .. }, Some(needed)) => {
-                self.inbox.missing(needed).into_iter().map(|node| straggler(node, *since, false)).collect()
-            }
-            _ => Vec::new(),
-        };
-        self.late.iter().map(|(node, (_, since))| straggler(*node, *since, true)).chain(waited).collect()
-    }
-
     /// The step whose mix takes in what arrives now.
     #[must_use]
     pub fn step(&self) -> Step {
@@ -373,92 +358,6 @@ impl GossipPeer {
         }
     }
 
-    fn offered(&mut self, header: &Header, step: Step, weight: f64, out: &mut Outbox<Effect>) {
-        let key = (header.round, step, header.sender);
-        if !self.admits(header) || !weight.is_finite() || weight <= 0.0 {
-            return self.refuse_at(
-                Place { lineage: header.lineage, epoch: header.epoch, round: header.round, ballot: header.ballot },
-                key,
-                out,
-            );
-        }
-        self.heard_of(header.sender, step);
-        let verdict = if key.0 == self.round { self.inbox.verdict(key.2, key.1) } else { None };
-        match verdict {
-            // It came twice.
-            Some(Verdict::Accepted(_)) => {
-                out.push(Effect::Drop(key));
-                self.tell(key.2, Message::GossipMixed { step }, out);
-            }
-            _ if self.inbox.has(key) => {}
-            Some(Verdict::Refused) => self.refuse(key, out),
-            None if key.0 == self.round && !self.takes(key) => self.refuse(key, out),
-            None if self.inbox.park(key, weight) => self.read_on(out),
-            None => self.refuse(key, out),
-        }
-    }
-
-    /// Whether a message of this round is still mixed, if it arrives now.
-    fn takes(&self, key: Key) -> bool {
-        let takes_part = self.phase != Phase::Settled && !self.leaving;
-        // Where nobody waits for it, a node whose own messages are refused would only gather mass.
-        let gathers = self.behind.is_some() && !self.is_patient();
-        takes_part && !gathers && key.0 == self.round && !self.is_too_late(key.1, self.mixing)
-    }
-
-    /// Whether who gossips at `step` is later than the bound for one that has reached `reached`.
-    fn is_too_late(&self, step: Step, reached: Step) -> bool {
-        // Synchronous, a detour may come one step late.
-        step.0.saturating_add(u64::from(self.gossip.staleness).max(1)) < reached.0
-    }
-
-    /// Whether a message of this header may ever be mixed: it is of no round that is over, and of this view, or of a later one
-    /// that this node has not heard of yet. A peer may be several rounds ahead of this machine, which hears of rounds only when it
-    /// gossips.
-    fn admits(&self, header: &Header) -> bool {
-        header.round >= self.round && (self.is_of_view(header) || header.epoch > self.epoch)
-    }
-
-    fn read_on(&mut self, out: &mut Outbox<Effect>) {
-        while let Some(key) = self.inbox.next_to_read(self.round) {
-            out.push(Effect::Receive(key));
-        }
-    }
-
-    fn arrived(&mut self, key: Key, out: &mut Outbox<Effect>) {
-        let Some(weight) = self.inbox.take_read(key) else { return out.push(Effect::Drop(key)) };
-        if self.takes(key) && self.inbox.verdict(key.2, key.1).is_none() {
-            self.inbox.hold(key, weight);
-            self.tell(key.2, Message::GossipMixed { step: key.1 }, out);
-        } else {
-            self.refuse(key, out);
-        }
-        self.read_on(out);
-    }
-
-    fn broken(&mut self, key: Key, out: &mut Outbox<Effect>) {
-        if self.inbox.take_read(key).is_some() {
-            self.refuse(key, out);
-            self.read_on(out);
-        }
-    }
-
-    fn refuse(&mut self, key: Key, out: &mut Outbox<Effect>) {
-        let place = Place { round: key.0, ..self.place() };
-        self.refuse_at(place, key, out);
-    }
-
-    fn refuse_at(&mut self, place: Place, key: Key, out: &mut Outbox<Effect>) {
-        let (round, step, from) = key;
-        let is_ours = (place.lineage, place.epoch, round) == (self.lineage, self.epoch, self.round);
-        if is_ours && self.inbox.verdict(from, step).is_none() {
-            self.inbox.judge(from, step, Verdict::Refused);
-        }
-        out.push(Effect::Drop(key));
-        let message = Message::GossipRefused { step, reached: self.mixing };
-        out.push(Effect::Send { to: from, frame: self.identity.frame(place, message) });
-    }
-
     fn tell(&self, to: NodeId, message: Message, out: &mut Outbox<Effect>) {
         out.push(Effect::Send { to, frame: self.identity.frame(self.place(), message) });
     }
@@ -473,89 +372,6 @@ impl GossipPeer {
 
     fn is_member(&self, node: NodeId) -> bool {
         self.members.binary_search(&node).is_ok()
-    }
-
-    fn receive(&mut self, header: &Header, message: &Message, out: &mut Outbox<Effect>) {
-        if header.lineage != self.lineage || header.epoch < self.epoch {
-            return;
-        }
-        let from = header.sender;
-        match message {
-            Message::GossipSkipped { first, last } if header.round >= self.round => {
-                self.heard_of(from, *last);
-                self.inbox.skip(from, *first, *last);
-                // It might never send anything that is refused, and so never learn that it is late.
-                if header.round == self.round && self.is_too_late(*last, self.mixing) {
-                    self.tell(from, Message::GossipRefused { step: *last, reached: self.mixing }, out);
-                }
-            }
-            Message::GossipMixed { step } if self.is_of_view(header) && self.escrow.release((from, *step)) => {
-                out.push(Effect::Forget((from, *step)));
-            }
-            Message::GossipRefused { step, reached } if self.is_of_view(header) => {
-                self.escrow.told((from, *step));
-                self.escrow.take_back((from, *step));
-                if header.round == self.round && self.is_too_late(*step, *reached) {
-                    self.behind = self.behind.max(Some(*reached));
-                }
-            }
-            Message::GossipAsk { step } => self.answer(header, *step, out),
-            Message::GossipReclaimed { step } if self.is_of_view(header) && header.round <= self.round => {
-                self.give_up_reclaimed((header.round, *step, from), out);
-            }
-            _ => {}
-        }
-    }
-
-    /// What became of a message, as far as that is known; if nothing of it is here, nothing ever will be.
-    fn answer(&mut self, header: &Header, step: Step, out: &mut Outbox<Effect>) {
-        let key = (header.round, step, header.sender);
-        let known = if header.round == self.round && self.is_of_view(header) { self.inbox.verdict(key.2, step) } else { None };
-        match known {
-            Some(Verdict::Accepted(_)) => self.tell(key.2, Message::GossipMixed { step }, out),
-            None if self.inbox.has(key) || header.round > self.round || header.epoch > self.epoch => {}
-            _ => {
-                self.refuse_at(Place { lineage: header.lineage, epoch: header.epoch, round: header.round, ballot: header.ballot }, key, out)
-            }
-        }
-    }
-
-    /// The sender took this node for dead and has taken this message's mass back. It tells so until it is answered.
-    fn give_up_reclaimed(&mut self, key: Key, out: &mut Outbox<Effect>) {
-        if key.0 == self.round {
-            if let Some(Verdict::Accepted(weight)) = self.inbox.verdict(key.2, key.1) {
-                self.debt += weight;
-            }
-            if self.inbox.drop_message(key) {
-                out.push(Effect::Drop(key));
-            }
-            self.inbox.judge(key.2, key.1, Verdict::Refused);
-        }
-        let message = Message::GossipRefused { step: key.1, reached: self.mixing };
-        out.push(Effect::Send { to: key.2, frame: self.identity.frame(Place { round: key.0, ..self.place() }, message) });
-        self.read_on(out);
-    }
-
-    fn heard_of(&mut self, peer: NodeId, step: Step) {
-        let reached = self.reached.entry(peer).or_default();
-        *reached = (*reached).max(step);
-    }
-
-    /// Peers that are within the bound again are waited for again. Where late peers are waited for, it is enough that one has come
-    /// to where it was given up: it has caught up, and while this node goes on without it, it never might be within the bound
-    /// where messages take longer than steps.
-    fn forgive(&mut self, step: Step) {
-        let mut late = std::mem::take(&mut self.late);
-        late.retain(|peer, (given_up, _)| {
-            let reached = self.reached.get(peer).copied().unwrap_or_default();
-            self.is_too_late(reached, step) && !(self.is_patient() && reached >= *given_up)
-        });
-        self.late = late;
-    }
-
-    /// Whether peers that are later than the bound are waited for.
-    fn is_patient(&self) -> bool {
-        self.gossip.late_peers == LatePeers::Wait || self.is_synchronous()
     }
 
     fn member_lost(&mut self, node: NodeId) {
@@ -601,22 +417,6 @@ impl GossipPeer {
             self.written_off += self.escrow.write_off();
         }
         self.give_up_late(now, out);
-    }
-
-    /// Goes on without the peers that are missing, until they are in time again.
-    fn give_up_late(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let Phase::Gossiping { step, until, .. } = self.phase else { return };
-        if now < until {
-            return;
-        }
-        let missing = self.needed().map(|needed| self.inbox.missing(needed)).unwrap_or_default();
-        for peer in &missing {
-            self.inbox.give_up(*peer);
-            self.late.insert(*peer, (step, now));
-        }
-        if !missing.is_empty() {
-            out.push(Effect::Late(missing.into_iter().collect()));
-        }
     }
 }
 
