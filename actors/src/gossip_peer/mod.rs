@@ -3,12 +3,15 @@
 //! | file | does |
 //! |---|---|
 //! | `arithmetic` | mixes, on a thread of its own |
+//! | `incoming`, `outgoing` | messages from when they are offered, and until they are answered |
 //! | `transfer` | one message as a stream, out or in |
 //! | `payload` | a message's values, as float32 or encoded |
 //! | `shipments` | what was sent and may come back |
 
 mod arithmetic;
+mod incoming;
 mod messages;
+mod outgoing;
 mod payload;
 mod shipments;
 mod transfer;
@@ -27,7 +30,7 @@ use arithmetic::{Job, Jobs, Part};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use shipments::Shipments;
 use slowmo_protocol::algorithm::{Base, Gossip, WireType};
-use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, PARKED_MAX, Plan, Purpose, Sent, Waits};
+use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, Plan, Purpose, Waits};
 use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::schedule::{gossips_before, next_boundary};
@@ -35,7 +38,6 @@ use slowmo_protocol::view::View;
 use slowmo_protocol::wire::Bulk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 
 /// Frames that wait for this node's first view.
@@ -268,56 +270,6 @@ impl GossipPeerState {
         self.feed(In::Gossip { step, turn, round });
     }
 
-    /// A stream begins. A peer may have heard of a decided round, and of its view, before this node: it waits here.
-    fn offered(&mut self, arrived: Arrived) {
-        let Bulk::Gossip { step, weight, scale, wire: theirs } = arrived.content else { return };
-        let header = arrived.header;
-        let key = (header.round, step, header.sender);
-        let here = self.streams.contains_key(&key) || self.reading.contains_key(&key);
-        if here || !scale.is_finite() || theirs != wire(&self.context) || self.streams.len() >= PARKED_MAX {
-            tracing::warn!(from = %header.sender, %step, round = header.round.0, "gossip stream refused");
-            return;
-        }
-        self.streams.insert(key, arrived);
-        self.feed(In::Offered { header, step, weight });
-    }
-
-    fn receive(&mut self, key: Key) {
-        let Some(arrived) = self.streams.remove(&key) else { return };
-        let Bulk::Gossip { scale, .. } = arrived.content else { return };
-        let (pool, myself, elements) = (Arc::clone(&self.context.pool), self.myself.clone(), self.elements);
-        let wire = wire(&self.context);
-        let task = tokio::spawn(async move {
-            let values = transfer::read(&pool, arrived, elements, wire).await;
-            let values = values.inspect_err(|error| tracing::info!(from = %key.2, step = %key.1, %error, "a gossip message broke off"));
-            // A stopped gossip peer needs no result.
-            _ = myself.cast(GossipPeerMessage::Read(key, values.ok()));
-        });
-        self.reading.insert(key, Reading { scale, task: task.abort_handle() });
-    }
-
-    fn read(&mut self, key: Key, values: Option<Assembled>) {
-        let Some(Reading { scale, .. }) = self.reading.remove(&key) else { return };
-        match values {
-            Some(values) => {
-                self.arrived.insert(key, Part { values: Payload::Float32(values), scale });
-                self.feed(In::Arrived(key));
-            }
-            None => self.feed(In::Broken(key)),
-        }
-    }
-
-    /// Drops the copy of a message that came last.
-    fn drop_message(&mut self, key: Key) {
-        if self.streams.remove(&key).is_some() {
-            return;
-        }
-        self.arrived.remove(&key);
-        if let Some(reading) = self.reading.remove(&key) {
-            reading.task.abort();
-        }
-    }
-
     async fn execute(&mut self) {
         for effect in self.out.take() {
             match effect {
@@ -365,73 +317,6 @@ impl GossipPeerState {
             }
         };
         self.work(job).await;
-    }
-
-    async fn ship(&mut self, plan: Plan) {
-        if !self.is_synchronous() {
-            self.plan = Some(plan);
-        } else if let Some(own) = &mut self.shipped {
-            own.scale = plan.split.kept_scale;
-            if let Payload::Float32(values) = own.values.clone() {
-                self.encode(plan, values).await;
-            }
-        }
-    }
-
-    /// Float32 needs no encoding.
-    async fn encode(&mut self, plan: Plan, values: Assembled) {
-        match wire(&self.context) {
-            WireType::Float32 => self.send(&Arc::new(plan), Payload::Float32(values)),
-            _ => self.work(Job::Encode(Arc::new(plan), values)).await,
-        }
-    }
-
-    /// Overlapped: the training thread has mixed; its numerators are on their way while it computes.
-    async fn numerators(&mut self, step: Step, values: Assembled, withheld: bool) {
-        if !std::mem::take(&mut self.training_mixes) {
-            // A decided round came between.
-            return;
-        }
-        if withheld {
-            self.plan = None;
-            self.work(Job::Mend(values, self.weight)).await;
-            return self.feed(In::Withheld(step));
-        }
-        self.work(Job::Last(values.clone(), self.weight)).await;
-        if let Some(plan) = self.plan.take_if(|plan| plan.step == step) {
-            self.encode(plan, values).await;
-        }
-    }
-
-    fn send(&mut self, plan: &Arc<Plan>, values: Payload) {
-        // A decided round may have come while it was encoded.
-        if plan.place.round < self.round {
-            return;
-        }
-        let wire = wire(&self.context);
-        // One that died meanwhile gets nothing: its part has been taken back.
-        let awaits = |to: &NodeId| self.machine.as_ref().is_some_and(|machine| machine.awaits_answer((*to, plan.step)));
-        for to in plan.out.iter().copied().filter(awaits) {
-            let (context, plan, values, myself) = (Arc::clone(&self.context), Arc::clone(plan), values.clone(), self.myself.clone());
-            self.sending.spawn(async move {
-                let sent = transfer::send(&context, &plan, (wire, &values), to).await;
-                if let Err(error) = &sent {
-                    tracing::info!(%to, step = %plan.step, %error, "a gossip message was not sent as a whole");
-                }
-                // A stopped gossip peer needs no result.
-                _ = myself.cast(GossipPeerMessage::Sent((to, plan.step), sent.is_ok()));
-            });
-        }
-        self.shipments.keep(plan, values, self.context.clock.now());
-    }
-
-    /// The receiver has a message: its values need not be kept, and it says how fast the link is.
-    fn acknowledged(&mut self, sent: Sent) {
-        if let Some((bytes, since)) = self.shipments.under_way(sent) {
-            let elapsed = self.context.clock.now().since(since);
-            self.context.rates.measured(sent.0, bytes, Duration::from_micros(elapsed.0));
-        }
-        self.shipments.forget(sent);
     }
 
     /// A mix is complete: its result goes to the training threads.

@@ -1,6 +1,6 @@
 //! Numerators as they travel: float32 values, or bytes of a smaller wire type.
 
-use crate::buffers::{Assembled, Pool, chunks};
+use crate::buffers::{Assembled, Pool, VALUE_BYTES, chunks};
 use bytes::Bytes;
 use slowmo_protocol::algorithm::WireType;
 use std::ops::Range;
@@ -34,6 +34,14 @@ impl Payload {
             (range, Bytes::from(bytes))
         };
         Self::Encoded(wire, ranges.map(encode).collect())
+    }
+
+    /// How many bytes it has.
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Float32(values) => values.pieces().map(|(_, piece)| piece.values().len() * VALUE_BYTES).sum(),
+            Self::Encoded(_, encoded) => encoded.iter().map(|(_, bytes)| bytes.len()).sum(),
+        }
     }
 
     /// The chunks as bytes, in flat order.

@@ -31,7 +31,7 @@ impl Shipments {
     /// How many bytes the message has, and since when it is on its way.
     pub fn under_way(&self, (to, step): Sent) -> Option<(u64, Instant)> {
         let shipment = self.by_step.get(&step).filter(|shipment| shipment.open.contains(&to))?;
-        Some((shipment.values.bytes().iter().map(|chunk| chunk.len() as u64).sum(), shipment.since))
+        Some((shipment.values.length() as u64, shipment.since))
     }
 
     /// The receiver has it.

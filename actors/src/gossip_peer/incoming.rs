@@ -1,0 +1,61 @@
+//! Messages on their way in: streams wait until the machine wants them, and are read by tasks of their own.
+
+use super::arithmetic::Part;
+use super::{GossipPeerMessage, GossipPeerState, Payload, Reading, transfer, wire};
+use crate::buffers::Assembled;
+use crate::streams::Arrived;
+use slowmo_protocol::gossip_peer::{In, Key, PARKED_MAX};
+use slowmo_protocol::wire::Bulk;
+use std::sync::Arc;
+
+impl GossipPeerState {
+    /// A stream begins. A peer may have heard of a decided round, and of its view, before this node: it waits here.
+    pub(super) fn offered(&mut self, arrived: Arrived) {
+        let Bulk::Gossip { step, weight, scale, wire: theirs } = arrived.content else { return };
+        let header = arrived.header;
+        let key = (header.round, step, header.sender);
+        let here = self.streams.contains_key(&key) || self.reading.contains_key(&key);
+        if here || !scale.is_finite() || theirs != wire(&self.context) || self.streams.len() >= PARKED_MAX {
+            tracing::warn!(from = %header.sender, %step, round = header.round.0, "gossip stream refused");
+            return;
+        }
+        self.streams.insert(key, arrived);
+        self.feed(In::Offered { header, step, weight });
+    }
+
+    pub(super) fn receive(&mut self, key: Key) {
+        let Some(arrived) = self.streams.remove(&key) else { return };
+        let Bulk::Gossip { scale, .. } = arrived.content else { return };
+        let (pool, myself, elements) = (Arc::clone(&self.context.pool), self.myself.clone(), self.elements);
+        let wire = wire(&self.context);
+        let task = tokio::spawn(async move {
+            let values = transfer::read(&pool, arrived, elements, wire).await;
+            let values = values.inspect_err(|error| tracing::info!(from = %key.2, step = %key.1, %error, "a gossip message broke off"));
+            // A stopped gossip peer needs no result.
+            _ = myself.cast(GossipPeerMessage::Read(key, values.ok()));
+        });
+        self.reading.insert(key, Reading { scale, task: task.abort_handle() });
+    }
+
+    pub(super) fn read(&mut self, key: Key, values: Option<Assembled>) {
+        let Some(Reading { scale, .. }) = self.reading.remove(&key) else { return };
+        match values {
+            Some(values) => {
+                self.arrived.insert(key, Part { values: Payload::Float32(values), scale });
+                self.feed(In::Arrived(key));
+            }
+            None => self.feed(In::Broken(key)),
+        }
+    }
+
+    /// Drops the copy of a message that came last.
+    pub(super) fn drop_message(&mut self, key: Key) {
+        if self.streams.remove(&key).is_some() {
+            return;
+        }
+        self.arrived.remove(&key);
+        if let Some(reading) = self.reading.remove(&key) {
+            reading.task.abort();
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Messages on their way out: numerators are encoded, sent by tasks of their own, and kept until they are answered.
+
+use super::arithmetic::Job;
+use super::{GossipPeerMessage, GossipPeerState, Payload, transfer, wire};
+use crate::buffers::Assembled;
+use slowmo_protocol::algorithm::WireType;
+use slowmo_protocol::gossip_peer::{In, Plan, Sent};
+use slowmo_protocol::ident::{NodeId, Step};
+use std::sync::Arc;
+use std::time::Duration;
+
+impl GossipPeerState {
+    pub(super) async fn ship(&mut self, plan: Plan) {
+        if !self.is_synchronous() {
+            self.plan = Some(plan);
+        } else if let Some(own) = &mut self.shipped {
+            own.scale = plan.split.kept_scale;
+            if let Payload::Float32(values) = own.values.clone() {
+                self.encode(plan, values).await;
+            }
+        }
+    }
+
+    /// Float32 needs no encoding.
+    async fn encode(&mut self, plan: Plan, values: Assembled) {
+        match wire(&self.context) {
+            WireType::Float32 => self.send(&Arc::new(plan), Payload::Float32(values)),
+            _ => self.work(Job::Encode(Arc::new(plan), values)).await,
+        }
+    }
+
+    /// Overlapped: the training thread has mixed; its numerators are on their way while it computes.
+    pub(super) async fn numerators(&mut self, step: Step, values: Assembled, withheld: bool) {
+        if !std::mem::take(&mut self.training_mixes) {
+            // A decided round came between.
+            return;
+        }
+        if withheld {
+            self.plan = None;
+            self.work(Job::Mend(values, self.weight)).await;
+            return self.feed(In::Withheld(step));
+        }
+        self.work(Job::Last(values.clone(), self.weight)).await;
+        if let Some(plan) = self.plan.take_if(|plan| plan.step == step) {
+            self.encode(plan, values).await;
+        }
+    }
+
+    pub(super) fn send(&mut self, plan: &Arc<Plan>, values: Payload) {
+        // A decided round may have come while it was encoded.
+        if plan.place.round < self.round {
+            return;
+        }
+        let wire = wire(&self.context);
+        // One that died meanwhile gets nothing: its part has been taken back.
+        let awaits = |to: &NodeId| self.machine.as_ref().is_some_and(|machine| machine.awaits_answer((*to, plan.step)));
+        for to in plan.out.iter().copied().filter(awaits) {
+            let (context, plan, values, myself) = (Arc::clone(&self.context), Arc::clone(plan), values.clone(), self.myself.clone());
+            self.sending.spawn(async move {
+                let sent = transfer::send(&context, &plan, (wire, &values), to).await;
+                if let Err(error) = &sent {
+                    tracing::info!(%to, step = %plan.step, %error, "a gossip message was not sent as a whole");
+                }
+                // A stopped gossip peer needs no result.
+                _ = myself.cast(GossipPeerMessage::Sent((to, plan.step), sent.is_ok()));
+            });
+        }
+        self.shipments.keep(plan, values, self.context.clock.now());
+    }
+
+    /// The receiver has a message: its values need not be kept, and it says how fast the link is.
+    pub(super) fn acknowledged(&mut self, sent: Sent) {
+        if let Some((bytes, since)) = self.shipments.under_way(sent) {
+            let elapsed = self.context.clock.now().since(since);
+            self.context.rates.measured(sent.0, bytes, Duration::from_micros(elapsed.0));
+        }
+        self.shipments.forget(sent);
+    }
+}
