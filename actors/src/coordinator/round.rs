@@ -186,7 +186,8 @@ impl Starter<'_> {
             let (context, place, lent, whole) = (Arc::clone(self.context), plan.place, lent.clone(), whole.clone());
             self.spawn(&mut round.tasks, plan.attempt, async move {
                 let Some(lent) = lent else { return Some(DataEvent::Broken(to)) };
-                let sent = transfer::contribute(&context, place, to, Bulk::Buffers, std::slice::from_ref(&whole), &lent).await;
+                let sent =
+                    transfer::contribute(&context, place, to, Bulk::Buffers, std::slice::from_ref(&whole), |range| lent.bytes(range)).await;
                 sent.err().map(|error| broken(to, &error))
             });
         }
@@ -204,8 +205,8 @@ impl Starter<'_> {
             let (context, frozen, encoder, place) = (Arc::clone(self.context), own.frozen.clone(), own.encoder.clone(), plan.place);
             let work = async move {
                 match encoder {
-                    Some(encoder) => transfer::contribute_encoded(&context, place, owner, content, &shards, &encoder).await,
-                    None => transfer::contribute(&context, place, owner, content, &shards, &frozen).await,
+                    Some(encoder) => transfer::contribute(&context, place, owner, content, &shards, |range| encoder.chunk(&range)).await,
+                    None => transfer::contribute(&context, place, owner, content, &shards, |range| frozen.bytes(range)).await,
                 }
             };
             self.spawn(tasks, plan.attempt, async move { work.await.err().map(|error| broken(owner, &error)) });

@@ -1,12 +1,13 @@
 //! The plain movements of a round: sending the frozen contribution to the owners, receiving what owners publish, moving state to
 //! other holders.
 
-use super::encoding::{Coding, Encoder};
+use super::encoding::Coding;
 use super::shards::{ShardState, parameters_of};
-use crate::buffers::{Assembled, Frozen, chunks};
+use crate::buffers::{Assembled, chunks};
 use crate::context::NodeContext;
 use crate::ports::transport::{BulkError, BulkReceiver, BulkSender};
 use crate::streams::Arrived;
+use bytes::Bytes;
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::machine::Place;
 use slowmo_protocol::shards::Layout;
@@ -25,7 +26,7 @@ const CONNECT_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 pub async fn open(context: &NodeContext, place: Place, to: NodeId, content: Bulk) -> Result<Box<dyn BulkSender>, BulkError> {
     let header = context.settings.identity.header(place);
     let header = BulkHeader::V1 { header, content }.encode().map_err(|error| BulkError::Broken(error.to_string()))?;
-    let header = bytes::Bytes::from(header);
+    let header = Bytes::from(header);
     let give_up = Instant::now() + CONNECT_WAIT_MAX;
     loop {
         match context.transport.open_bulk(to, header.clone()).await {
@@ -35,34 +36,18 @@ pub async fn open(context: &NodeContext, place: Place, to: NodeId, content: Bulk
     }
 }
 
-/// Streams this node's frozen values of `shards`: to their owner, or its buffers to a joiner.
+/// Streams `shards` of this node's contribution, chunk by chunk as `chunk` makes them: to their owner, or its buffers to a joiner.
 pub async fn contribute(
     context: &NodeContext,
     place: Place,
     to: NodeId,
     content: Bulk,
     shards: &[Range<usize>],
-    frozen: &Frozen,
+    chunk: impl Fn(Range<usize>) -> Bytes + Send,
 ) -> Result<(), BulkError> {
     let mut stream = open(context, place, to, content).await?;
     for range in shards.iter().cloned().flat_map(chunks) {
-        stream.send(frozen.bytes(range)).await?;
-    }
-    stream.finish().await
-}
-
-/// Streams this node's encoded contribution of `shards` to their owner.
-pub async fn contribute_encoded(
-    context: &NodeContext,
-    place: Place,
-    to: NodeId,
-    content: Bulk,
-    shards: &[Range<usize>],
-    encoder: &Encoder,
-) -> Result<(), BulkError> {
-    let mut stream = open(context, place, to, content).await?;
-    for range in shards.iter().cloned().flat_map(chunks) {
-        stream.send(encoder.chunk(&range)).await?;
+        stream.send(chunk(range)).await?;
     }
     stream.finish().await
 }

@@ -70,6 +70,8 @@ pub struct GossipPeerState {
     frozen: Option<Frozen>,
     /// Synchronous: the numerators as shipped, and which part of them stays.
     shipped: Option<Part>,
+    /// Synchronous: the push-sum weight of that part.
+    kept: f64,
     /// Overlapped: what is sent when the training thread has mixed.
     plan: Option<Plan>,
     /// Synchronous: the numerators that the model in the training threads comes from, with their weight.
@@ -135,6 +137,7 @@ impl GossipPeerState {
             shipments: Shipments::default(),
             frozen: None,
             shipped: None,
+            kept: 1.0,
             plan: None,
             last: None,
             weight: 1.0,
@@ -261,7 +264,8 @@ impl GossipPeerState {
     async fn gossip(&mut self, step: Step, round: Round, frozen: Option<Frozen>) {
         self.go_to(round).await;
         if let (Some(frozen), Some(machine)) = (frozen, &self.machine) {
-            let own = arithmetic::unbiased(&self.context.pool, frozen, self.last.as_ref(), machine.own_weight());
+            self.kept = machine.own_weight();
+            let own = arithmetic::unbiased(&self.context.pool, frozen, self.last.as_ref(), self.kept);
             let mut values = Assembled::default();
             values.insert(0, own);
             self.shipped = Some(Part { values: Payload::Float32(values), scale: 1.0 });
@@ -312,7 +316,9 @@ impl GossipPeerState {
                 Job::Correct(mix, parts)
             }
             (Purpose::Gossip, true) => {
-                let Some(own) = self.shipped.take() else { return };
+                let Some(mut own) = self.shipped.take() else { return };
+                // Less of it where this node gives up what was reclaimed from it; else exactly what was kept.
+                own.scale *= (mix.own / self.kept) as f32;
                 Job::Mix(mix, own, parts)
             }
         };

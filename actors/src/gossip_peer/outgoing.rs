@@ -14,7 +14,7 @@ impl GossipPeerState {
         if !self.is_synchronous() {
             self.plan = Some(plan);
         } else if let Some(own) = &mut self.shipped {
-            own.scale = plan.split.kept_scale;
+            (own.scale, self.kept) = (plan.split.kept_scale, plan.split.kept);
             if let Payload::Float32(values) = own.values.clone() {
                 self.encode(plan, values).await;
             }
