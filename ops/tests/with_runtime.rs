@@ -54,8 +54,11 @@ fn rounds_send_little_more_than_they_must() {
 #[test]
 fn gossip_sends_little_more_than_it_must() {
     let report = report(&["bench", "gossip", "--nodes", "2", "--mib", "4", "--steps", "3"]);
-    let sent = report["gossip"]["sent_vs_ideal"].as_f64().unwrap();
+    let sent = report["communication"]["sent_vs_ideal"].as_f64().unwrap();
     assert!((0.99..1.15).contains(&sent), "sent × {sent}");
+    for kind in ["synchronous", "overlapped"] {
+        assert!(report[kind]["mean_ms"].as_f64().unwrap() > 0.0, "{report}");
+    }
 }
 
 #[test]
