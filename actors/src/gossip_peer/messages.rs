@@ -8,6 +8,7 @@ use slowmo_protocol::gossip_peer::{Key, Mix, Plan, Sent};
 use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
 use slowmo_protocol::view::View;
 use slowmo_protocol::wire::{Header, Message};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Messages to the gossip peer.
@@ -68,6 +69,8 @@ pub enum GossipPeerMessage {
     Encoded(Arc<Plan>, Payload),
     /// The arithmetic of a mix is done.
     Mixed(Mix, Values),
+    /// Who is suspected from now on: it may be dead, and gets no messages.
+    Suspects(BTreeSet<NodeId>),
     /// A member is gone.
     MemberLost(NodeId),
     /// A member that was thought gone is alive.

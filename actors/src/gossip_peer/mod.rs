@@ -175,6 +175,7 @@ impl GossipPeerState {
             // A round was decided meanwhile, as above.
             GossipPeerMessage::Mixed(mix, _) if mix.round < self.round => {}
             GossipPeerMessage::Mixed(mix, values) => self.mixed(&mix, values),
+            GossipPeerMessage::Suspects(nodes) => self.feed(In::Suspects(nodes)),
             GossipPeerMessage::MemberLost(node) => self.feed(In::MemberLost(node)),
             GossipPeerMessage::MemberBack(node) => self.feed(In::MemberBack(node)),
             GossipPeerMessage::Leave(_) if self.machine.is_none() => self.context.actors.tell_membership(MembershipMessage::Leave),

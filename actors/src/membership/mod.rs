@@ -175,6 +175,9 @@ impl MembershipState {
                 }
             }
         }
+        if let Some(suspects) = self.pulse.suspects() {
+            self.context.actors.tell_gossip_peer(GossipPeerMessage::Suspects(suspects));
+        }
         for effect in self.out.take() {
             self.act(effect);
         }

@@ -5,7 +5,7 @@ use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::liveness::{DownCause, Effect, In, Liveness, Settings};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::time::Instant;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Round trips are read at one in so many ticks.
@@ -27,6 +27,7 @@ pub struct Pulse {
     heard: BTreeMap<NodeId, u64>,
     ticks: u64,
     verdicts: Vec<Verdict>,
+    suspects: BTreeSet<NodeId>,
 }
 
 impl Pulse {
@@ -37,7 +38,7 @@ impl Pulse {
         settings.probe_interval = NodeContext::span(node.probe_interval);
         settings.suspect = NodeContext::span(node.suspect);
         let (machine, out, heard) = (Liveness::new(settings), Outbox::default(), BTreeMap::new());
-        Self { machine, out, context, heard, ticks: 0, verdicts: Vec::new() }
+        Self { machine, out, context, heard, ticks: 0, verdicts: Vec::new(), suspects: BTreeSet::new() }
     }
 
     /// When it must be looked at again.
@@ -93,6 +94,13 @@ impl Pulse {
         if self.heard.insert(node, heard).is_some_and(|before| before != heard) {
             self.feed(In::Heard(node));
         }
+    }
+
+    /// Who is suspected now, if that is not who was at the last call.
+    pub fn suspects(&mut self) -> Option<BTreeSet<NodeId>> {
+        let suspects: BTreeSet<NodeId> = self.machine.suspected().collect();
+        let before = std::mem::replace(&mut self.suspects, suspects);
+        (before != self.suspects).then(|| self.suspects.clone())
     }
 
     /// What was found out since the last call.

@@ -1,8 +1,8 @@
 //! The device of a worker that is a CPU thread: its tensors are in main memory, so values move by one copy.
 
 use super::mixing;
-use crate::tensors::freeze;
-use slowmo_actors::buffers::{Assembled, Pool};
+use crate::tensors::{freeze, threads};
+use slowmo_actors::buffers::{Assembled, CHUNK_ELEMENTS, Pool};
 use slowmo_actors::ports::device::{Device, FreezeError, Mixed, TensorError, Tensors};
 use slowmo_protocol::mean;
 use std::sync::Arc;
@@ -39,9 +39,13 @@ impl Device for HostDevice {
     fn write_back(&self, values: &Assembled, start: usize, weight: f64, tensors: &mut dyn Tensors) -> Result<(), TensorError> {
         let mut next = start;
         tensors.write(&mut |_, tensor| {
-            values.copy_to(next, tensor);
-            mean::divide(tensor, weight);
-            next += tensor.len();
+            let (first, length) = (next, tensor.len());
+            let pieces = tensor.chunks_mut(CHUNK_ELEMENTS).enumerate().collect();
+            threads::each(pieces, length, |(index, piece): (usize, &mut [f32])| {
+                values.copy_to(first + index * CHUNK_ELEMENTS, piece);
+                mean::divide(piece, weight);
+            });
+            next += length;
         })
     }
 }

@@ -1,86 +1,112 @@
 //! The one pass of overlapped gossip over tensors in main memory: correction in, numerators out, chunk by chunk.
 
-use slowmo_actors::buffers::{Assembled, Buffer, CHUNK_ELEMENTS, Pool};
+use crate::tensors::threads;
+use slowmo_actors::buffers::{Assembled, Buffer, Frozen, Pool, chunks};
 use slowmo_actors::ports::device::{FreezeError, Mixed, TensorError, Tensors};
 use slowmo_protocol::mean;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Mixes; see [`slowmo_actors::ports::device::Device::mix`].
 pub fn mix(correction: Arc<Assembled>, weight: f64, tensors: &mut dyn Tensors, keep: Option<&Arc<Pool>>) -> Result<Mixed, TensorError> {
     let scratch = Pool::new();
-    let pool = keep.unwrap_or(&scratch);
-    let mut pass = Pass {
-        correction: Arc::try_unwrap(correction),
-        total: tensors.elements()?,
-        pool,
-        chunk: None,
-        next: 0,
-        done: Assembled::default(),
+    // The correction is overwritten, unless other workers share it.
+    let mut correction = Arc::try_unwrap(correction);
+    let mut begin = |range: Range<usize>| {
+        let ours = correction.as_mut().ok().and_then(|owned| owned.take_piece(range.start, range.len()));
+        Chunk { range, ours, buffer: None }
     };
-    let mut not_finite = None;
+    let mut all: Vec<Chunk> = chunks(0..tensors.elements()?).map(&mut begin).collect();
+    let shared = match &correction {
+        Ok(owned) => owned,
+        Err(shared) => &**shared,
+    };
+    let pass = Pass { shared, weight, pool: keep.unwrap_or(&scratch), keeps: keep.is_some() };
+    let (mut start, mut not_finite) = (0, None);
     tensors.write(&mut |name, tensor| {
-        let mut at = 0;
-        while at < tensor.len() {
-            let numerators = pass.rest();
-            let count = numerators.len().min(tensor.len() - at);
-            if !mean::correct(&mut tensor[at..at + count], &mut numerators[..count], weight) && not_finite.is_none() {
-                let index = numerators[..count].iter().position(|value| !value.is_finite()).unwrap_or(0);
-                not_finite = Some(FreezeError::NotFinite { tensor: name.to_owned(), index: at + index, value: numerators[index] });
-            }
-            pass.advance(count, keep.is_some());
-            at += count;
+        let length = tensor.len();
+        let found = threads::each(parts(&mut all, start, tensor), length, |part| pass.mix(part));
+        if let Some((index, value)) = found.into_iter().flatten().next()
+            && not_finite.is_none()
+        {
+            not_finite = Some(FreezeError::NotFinite { tensor: name.to_owned(), index, value });
         }
+        start += length;
     })?;
-    Ok(Mixed { numerators: pass.done, not_finite })
+    let mut numerators = Assembled::default();
+    for Chunk { range, buffer, .. } in all {
+        buffer.into_iter().for_each(|buffer| numerators.insert(range.start, buffer.freeze()));
+    }
+    Ok(Mixed { numerators, not_finite })
 }
 
-/// Where the pass stands.
+/// A chunk of the model: the correction, to become numerators.
+struct Chunk {
+    range: Range<usize>,
+    /// The correction, if nobody else has it.
+    ours: Option<Frozen>,
+    /// What of it was reached is numerators.
+    buffer: Option<Buffer>,
+}
+
+/// What a chunk and a tensor have in common.
+struct Part<'a> {
+    chunk: &'a mut Chunk,
+    /// Where it begins in the chunk.
+    from: usize,
+    tensor: &'a mut [f32],
+    /// Where it begins in the tensor.
+    index: usize,
+}
+
+/// Cuts a tensor whose values begin at `start` at the borders of the chunks.
+fn parts<'a>(all: &'a mut [Chunk], start: usize, tensor: &'a mut [f32]) -> Vec<Part<'a>> {
+    let end = start + tensor.len();
+    let first = all.partition_point(|chunk| chunk.range.end <= start);
+    let (mut rest, mut at, mut parts) = (tensor, start, Vec::new());
+    for chunk in all[first..].iter_mut().take_while(|chunk| chunk.range.start < end) {
+        let (here, after) = rest.split_at_mut(chunk.range.end.min(end) - at);
+        let part = Part { from: at - chunk.range.start, index: at - start, tensor: here, chunk };
+        (rest, at) = (after, at + part.tensor.len());
+        parts.push(part);
+    }
+    parts
+}
+
+/// What all chunks are mixed with.
 struct Pass<'a> {
-    /// The correction, to be overwritten, or shared with other workers.
-    correction: Result<Assembled, Arc<Assembled>>,
-    total: usize,
+    /// The correction where it is not a chunk's own.
+    shared: &'a Assembled,
+    weight: f64,
     pool: &'a Arc<Pool>,
-    /// The chunk under way, and how much of it is done.
-    chunk: Option<(Buffer, usize)>,
-    /// Where the chunk under way, or the next one, begins.
-    next: usize,
-    done: Assembled,
+    /// Whether anybody wants the numerators.
+    keeps: bool,
 }
 
 impl Pass<'_> {
-    /// What is left of the chunk under way: the correction, to become numerators.
-    fn rest(&mut self) -> &mut [f32] {
-        let (start, length) = (self.next, CHUNK_ELEMENTS.min(self.total.saturating_sub(self.next)));
-        let (correction, pool) = (&mut self.correction, self.pool);
-        let (buffer, done) = self.chunk.get_or_insert_with(|| (begin(correction, pool, start, length), 0));
-        &mut buffer.values_mut()[*done..]
+    /// The first value of the part that is not finite, with its place in the tensor.
+    fn mix(&self, part: Part<'_>) -> Option<(usize, f32)> {
+        let Part { chunk, from, tensor, index } = part;
+        let Chunk { range, ours, buffer } = chunk;
+        let until = from + tensor.len();
+        let whole = buffer.get_or_insert_with(|| match ours.take() {
+            Some(ours) => ours.into_buffer(self.pool),
+            None => self.correction(range),
+        });
+        let numerators = &mut whole.values_mut()[from..until];
+        let finite = mean::correct(tensor, numerators, self.weight);
+        let found = (!finite).then(|| numerators.iter().position(|value| !value.is_finite())).flatten();
+        let found = found.map(|at| (index + at, numerators[at]));
+        if !self.keeps && until == range.len() {
+            *buffer = None;
+        }
+        found
     }
 
-    fn advance(&mut self, count: usize, keep: bool) {
-        let Some((buffer, done)) = &mut self.chunk else { return };
-        *done += count;
-        if *done < buffer.values().len() {
-            return;
-        }
-        if let Some((buffer, length)) = self.chunk.take() {
-            if keep {
-                self.done.insert(self.next, buffer.freeze());
-            }
-            self.next += length;
-        }
+    /// A copy of the correction; zeros where there is none.
+    fn correction(&self, range: &Range<usize>) -> Buffer {
+        let mut buffer = self.pool.zeros(range.len());
+        self.shared.copy_to(range.start, buffer.values_mut());
+        buffer
     }
-}
-
-/// The correction of one chunk, in a buffer that may be written.
-fn begin(correction: &mut Result<Assembled, Arc<Assembled>>, pool: &Arc<Pool>, start: usize, length: usize) -> Buffer {
-    let shared = match correction {
-        Ok(owned) => match owned.take_piece(start, length) {
-            Some(piece) => return piece.into_buffer(pool),
-            None => owned,
-        },
-        Err(shared) => &**shared,
-    };
-    let mut buffer = pool.zeros(length);
-    shared.copy_to(start, buffer.values_mut());
-    buffer
 }

@@ -1,6 +1,8 @@
 //! Between tensors and one flat vector, concatenated in registration order: one pass over memory each.
 
+use super::threads;
 use super::{FreezeError, TensorError, Tensors};
+use slowmo_actors::buffers::CHUNK_ELEMENTS;
 use xxhash_rust::xxh3::Xxh3;
 
 #[cfg(target_endian = "big")]
@@ -71,7 +73,8 @@ pub fn restore<T: Tensors + ?Sized>(values: &[f32], tensors: &mut T) -> Result<(
     let mut rest = values;
     tensors.write(&mut |_, tensor| {
         if let Some((here, after)) = rest.split_at_checked(tensor.len()) {
-            tensor.copy_from_slice(here);
+            let pieces = tensor.chunks_mut(CHUNK_ELEMENTS).zip(here.chunks(CHUNK_ELEMENTS)).collect();
+            threads::each(pieces, here.len(), |(into, from)| into.copy_from_slice(from));
             rest = after;
         }
     })?;
@@ -97,8 +100,14 @@ pub fn zero<T: Tensors + ?Sized>(tensors: &mut T) -> Result<(), TensorError> {
     tensors.write(&mut |_, values| values.fill(0.0))
 }
 
-/// Copies equally long slices; the index of the first value that is not finite, after which nothing is copied.
+/// Copies equally long slices; the index of the first value that is not finite. What follows it need not be copied.
 fn copy_finite(from: &[f32], into: &mut [f32]) -> Option<usize> {
+    let pieces = from.chunks(CHUNK_ELEMENTS).zip(into.chunks_mut(CHUNK_ELEMENTS)).collect();
+    let found = threads::each(pieces, from.len(), |(from, into)| copy_finite_piece(from, into));
+    found.into_iter().enumerate().find_map(|(piece, found)| found.map(|index| piece * CHUNK_ELEMENTS + index))
+}
+
+fn copy_finite_piece(from: &[f32], into: &mut [f32]) -> Option<usize> {
     let blocks = from.chunks(BLOCK_ELEMENTS).zip(into.chunks_mut(BLOCK_ELEMENTS));
     for (block, (from, into)) in blocks.enumerate() {
         into.copy_from_slice(from);

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | [`flat`] | freeze, restore, digest: between tensors and one flat vector |
 //! | `named` | a list of tensors with names of their own |
+//! | `threads` | passes over many values, on a few threads |
 //! | `candle` | candle variables and gradients (feature `candle`) |
 
 #[cfg(feature = "candle")]
 mod candle;
 pub mod flat;
 mod named;
+pub(crate) mod threads;
 
 #[cfg(feature = "candle")]
 pub use candle::{CandleGradients, CandleVariables};

@@ -6,6 +6,7 @@ use crate::push_sum::Split;
 use crate::time::{Instant, Span};
 use crate::view::View;
 use crate::wire::{Frame, Header, Message};
+use std::collections::BTreeSet;
 
 /// Which gossip message, as its receiver knows it: the round it belongs to, the sender's inner step, the sender.
 pub type Key = (Round, Step, NodeId);
@@ -72,6 +73,8 @@ pub enum In {
         /// What.
         message: Box<Message>,
     },
+    /// Who is suspected from now on: it may be dead. Nothing is sent to it; what it sends is waited for as long as it is a member.
+    Suspects(BTreeSet<NodeId>),
     /// A member is gone.
     MemberLost(NodeId),
     /// A member that was thought gone is alive, in the same view.

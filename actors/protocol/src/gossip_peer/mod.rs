@@ -85,6 +85,8 @@ pub struct GossipPeer {
     inbox: Inbox,
     escrow: Escrow,
     lost: BTreeSet<NodeId>,
+    /// Those that may be dead.
+    suspects: BTreeSet<NodeId>,
     /// Peers that are done without: the step at which they were given up, and when.
     late: BTreeMap<NodeId, (Step, Instant)>,
     /// The last step that something was heard of, by peer.
@@ -124,6 +126,7 @@ impl Machine for GossipPeer {
                 self.read_on(out);
             }
             In::Frame { header, message } => self.receive(&header, &message, out),
+            In::Suspects(nodes) => self.suspects = nodes,
             In::MemberLost(node) => self.member_lost(node),
             In::MemberBack(node) => self.member_back(node, now, out),
             In::Leave(round) => self.leave(round, now, out),
@@ -164,6 +167,7 @@ impl GossipPeer {
             inbox: Inbox::new(reads_max),
             escrow: Escrow::default(),
             lost: BTreeSet::new(),
+            suspects: BTreeSet::new(),
             late: BTreeMap::new(),
             reached: BTreeMap::new(),
             debt: 0.0,
@@ -225,10 +229,11 @@ impl GossipPeer {
         self.begin(round, out);
         let fresh = Self::new(self.identity, self.gossip, self.waits, (view, lineage, round)).ordered(order);
         let (inbox, mut lost) = (std::mem::take(&mut self.inbox), std::mem::take(&mut self.lost));
+        let suspects = std::mem::take(&mut self.suspects);
         // That a member is lost may be known before the round in which it is missed; another start of it is another matter.
         lost.retain(|node| fresh.start_of(*node).is_some_and(|start| self.start_of(*node) == Some(start)));
         let Self { leave_by, leaving, written_off, .. } = *self;
-        *self = Self { inbox, lost, leave_by, leaving, written_off, ..fresh };
+        *self = Self { inbox, lost, suspects, leave_by, leaving, written_off, ..fresh };
         self.read_on(out);
     }
 

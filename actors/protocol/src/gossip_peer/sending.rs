@@ -46,9 +46,9 @@ impl GossipPeer {
     }
 
     fn can_take(&self, peer: NodeId, step: Step) -> bool {
-        let lives = !self.lost.contains(&peer) && !self.late.contains_key(&peer);
+        let lives = !self.lost.contains(&peer) && !self.suspects.contains(&peer);
         // An answer takes as long as a message may.
-        lives && self.escrow.is_in_time(peer, step, 2 * u64::from(self.gossip.staleness))
+        lives && !self.late.contains_key(&peer) && self.escrow.is_in_time(peer, step, 2 * u64::from(self.gossip.staleness))
     }
 
     /// The other members, from the one that follows `peer` on, in ascending order and around.

@@ -127,6 +127,11 @@ impl Liveness {
         self.peers.get(&node).is_some_and(|peer| peer.down)
     }
 
+    /// Who is suspected: silent for longer than it should be, and dead soon unless it is heard of.
+    pub fn suspected(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.peers.iter().filter(|(_, peer)| peer.suspicion.is_some() && !peer.down).map(|(node, _)| *node)
+    }
+
     fn watch(&mut self, mut members: Vec<(NodeId, Incarnation)>, now: Instant, out: &mut Outbox<Effect>) {
         let me = self.settings.identity.node;
         members.retain(|(node, _)| *node != me);

@@ -88,6 +88,10 @@ impl Bench {
         self.frame(from, Message::GossipMixed { step: Step(step) })
     }
 
+    pub fn suspect(&mut self, nodes: &[u64]) -> Vec<Effect> {
+        self.feed(In::Suspects(nodes.iter().copied().map(NodeId).collect()))
+    }
+
     pub fn lose(&mut self, node: u64) -> Vec<Effect> {
         self.feed(In::MemberLost(NodeId(node)))
     }

@@ -49,6 +49,22 @@ fn what_a_lost_peer_is_due_goes_to_the_next_member() {
 }
 
 #[test]
+fn what_a_suspected_peer_is_due_goes_to_the_next_member_and_it_is_waited_for_all_the_same() {
+    let mut node = Bench::new(3, overlapped(1));
+    node.suspect(&[2]);
+    let effects = node.gossip(0);
+    assert_eq!((out(&effects), sends(&effects)), (vec![3], vec![(2, skipped(0, 0))]));
+    assert!(node.machine.escrow.messages() == 1 && mix(&node.gossip(1)).is_none(), "what the others send is mixed");
+    node.arrive(3, 0);
+    node.suspect(&[]);
+    node.arrive(2, 1);
+    assert_eq!(out(&node.gossip(2)), [2], "it lives");
+    // What it was sent before stays in escrow: it may have it.
+    node.suspect(&[2]);
+    assert!(node.machine.escrow.is_open((NodeId(2), Step(2))));
+}
+
+#[test]
 fn who_was_away_is_told_what_was_skipped_and_what_was_reclaimed_until_it_answers() {
     let mut node = Bench::new(2, overlapped(3));
     node.gossip(0);

@@ -21,6 +21,8 @@ pub enum Fault {
     /// Nothing passes for so long.
     Cut(NodeId, NodeId, u64),
     Heal(NodeId, NodeId),
+    /// The first does not hear the second any more.
+    Doubt(NodeId, NodeId),
     /// The first takes the second for dead for so long; whether their connection is down meanwhile.
     Suspect(NodeId, NodeId, u64, bool),
     /// The faults are over.
@@ -74,9 +76,13 @@ impl World {
             Fault::Break(one, other) => self.network.break_link(one, other),
             Fault::Cut(one, other, by) => {
                 self.network.cut(one, other);
+                for (by_whom, of) in [(one, other), (other, one)] {
+                    self.enqueue(self.now + by / 4, None, Event::Fault(Fault::Doubt(by_whom, of)));
+                }
                 self.enqueue(self.now + by, None, Event::Fault(Fault::Heal(one, other)));
             }
             Fault::Heal(one, other) => self.heal(one, other),
+            Fault::Doubt(by, of) if self.nodes[&by].alive && !self.quiet => self.later(0, by, Event::Tell(In::Suspects([of].into()))),
             Fault::Suspect(by, of, long, down) => self.suspect(by, of, long, down),
             Fault::Quiet => self.end_faults(),
             _ => {}
@@ -120,6 +126,9 @@ impl World {
     fn heal(&mut self, one: NodeId, other: NodeId) {
         self.network.heal(one, other);
         for (by, of) in [(one, other), (other, one)] {
+            if self.nodes[&by].alive && self.nodes[&by].machine.suspects.contains(&of) {
+                self.later(0, by, Event::Tell(In::Suspects([].into())));
+            }
             if self.nodes[&of].alive && self.nodes[&by].alive && self.nodes[&by].machine.lost.contains(&of) {
                 let notices = self.random.below(20 * MILLI);
                 self.later(notices, by, Event::Tell(In::MemberBack(of)));

@@ -86,6 +86,18 @@ fn a_refusal_counts_only_while_nothing_was_heard_since_the_knock() {
     assert_eq!(verdicts(watcher.feed(In::KnockRefused(TWO))), down(DownCause::Refused));
 }
 
+#[test]
+fn the_silent_are_suspected_until_they_are_heard_or_dead() {
+    let mut watcher = Watcher::new();
+    let suspected = |watcher: &Watcher| watcher.machine.suspected().collect::<Vec<_>>();
+    watcher.pass(Span::from_millis(300), &[NodeId(3)]);
+    assert_eq!(suspected(&watcher), [TWO]);
+    watcher.feed(In::Heard(TWO));
+    assert_eq!(suspected(&watcher), []);
+    assert_eq!(verdicts(watcher.pass(Span::from_millis(1_400), &[NodeId(3)])).len(), 1);
+    assert_eq!(suspected(&watcher), [], "it is known to be dead");
+}
+
 fn told(state: LifeState) -> In {
     let life = |node| Life { node: NodeId(node), incarnation: FIRST, renewals: 0 };
     let updates = vec![LifeUpdate { life: life(2), refutations: 0, state }];

@@ -1,0 +1,56 @@
+//! Passes over many values, shared out over a few threads: one alone waits for memory most of the time.
+
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, PoisonError};
+use std::thread::{Builder, available_parallelism, scope};
+
+/// Threads of one pass; more of them do not get more out of the memory of most machines.
+pub const THREADS_MAX: usize = 4;
+/// Values (4 MiB) that are worth a thread of their own.
+pub const VALUES_PER_THREAD: usize = 1 << 20;
+
+/// Does `work` on every item and returns the results in the order of the items, which stand for so many `values`. A thread that
+/// cannot be had is done without.
+pub fn each<T: Send, R: Send>(items: Vec<T>, values: usize, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let cores = available_parallelism().map_or(1, NonZeroUsize::get);
+    let helpers = (values / VALUES_PER_THREAD).min(THREADS_MAX).min(cores).min(items.len()).saturating_sub(1);
+    if helpers == 0 {
+        return items.into_iter().map(work).collect();
+    }
+    let (queue, results) = (Mutex::new(items.into_iter().enumerate()), Mutex::new(Vec::new()));
+    let run = || {
+        loop {
+            // Not in the condition of a `while let`, where the lock would be held for as long as the work takes.
+            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((index, item)) = next else { return };
+            let result = work(item);
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
+        }
+    };
+    scope(|scope| {
+        for _ in 0..helpers {
+            if Builder::new().name("slowmo-pass".into()).spawn_scoped(scope, run).is_err() {
+                break;
+            }
+        }
+        run();
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_unstable_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_have_the_order_of_the_items_however_many_threads_there_are() {
+        for values in [0, VALUES_PER_THREAD, 2 * VALUES_PER_THREAD, usize::MAX] {
+            for count in [0, 1, 2, 1000] {
+                let doubled = each((0..count).collect(), values, |item: u64| 2 * item);
+                assert_eq!(doubled, (0..count).map(|item| 2 * item).collect::<Vec<_>>());
+            }
+        }
+    }
+}
