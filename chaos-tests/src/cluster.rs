@@ -51,6 +51,7 @@ impl Deref for Cluster {
 /// # Errors
 /// A node did not start; those before it stop.
 pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, ClusterError> {
+    log_if_asked();
     let machine = |error: String| ClusterError::Machine(error);
     let rendezvous = tempfile::tempdir().map_err(|error| machine(error.to_string()))?;
     let key = ClusterKey::generate().map_err(|error| machine(error.to_string()))?;
@@ -75,6 +76,14 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, Clu
         nodes.push(builder.config(config).spawn()?);
     }
     Ok(Cluster { nodes, rendezvous })
+}
+
+/// With `SLOWMO_LOG` set, the nodes' log goes to standard error.
+fn log_if_asked() {
+    if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("SLOWMO_LOG") {
+        // It may have been set up already.
+        _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    }
 }
 
 /// An address in a hub; any distinct ones do: nothing listens there.

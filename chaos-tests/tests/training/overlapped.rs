@@ -156,7 +156,8 @@ fn a_node_that_stalls_is_done_without_named_and_back_in_time_by_itself() {
                 }
                 worker.leave().unwrap();
                 assert!(longest < STALL / 2, "node {stalled} waited {longest:?} in a step");
-                assert_eq!(caught_up, stalled, "only who stalled left steps out");
+                // The others may have drifted apart too: nobody waits.
+                assert!(caught_up || !stalled, "who stalled leaves steps out");
                 assert_close(&model, &uneven(VALUES), 1e-4);
             });
         }
