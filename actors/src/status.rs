@@ -79,6 +79,8 @@ pub struct NodeStatus {
     pub momentum_lost: u64,
     /// Push-sum weight that was in no average: of members that died, were passed over, or had what others had sent them.
     pub push_sum_weight_lost: f64,
+    /// Push-sum weight that was in an average twice: a member was taken for dead that lived, and both answered for it.
+    pub push_sum_weight_doubled: f64,
     /// `‖x − x̄‖ / ‖x̄‖` of this node at its last contribution.
     pub disagreement: Option<f32>,
     /// Its gossip, if it gossips.
@@ -135,9 +137,12 @@ impl StatusBoard {
         });
     }
 
-    /// So much push-sum weight was not in a round's average.
-    pub fn push_sum_weight_lost(&self, weight: f64) {
-        self.with(|status| status.push_sum_weight_lost += weight);
+    /// What of the members' push-sum weight was not in an average; negative if it was in it twice.
+    pub fn push_sum_weight(&self, missing: f64) {
+        self.with(|status| {
+            status.push_sum_weight_lost += missing.max(0.0);
+            status.push_sum_weight_doubled += (-missing).max(0.0);
+        });
     }
 
     /// Where the node stands now.

@@ -59,6 +59,19 @@ fn gossip_sends_little_more_than_it_must() {
     for kind in ["synchronous", "overlapped"] {
         assert!(report[kind]["mean_ms"].as_f64().unwrap() > 0.0, "{report}");
     }
+    assert!(report["within_target"].is_null(), "nothing is computed");
+}
+
+#[test]
+fn gossip_beside_a_slow_node_is_measured() {
+    let computing = ["--compute-ms", "20", "--slow-staleness", "4"];
+    let report = report(&[&["bench", "gossip", "--nodes", "3", "--mib", "1", "--steps", "4"][..], &computing].concat());
+    assert!(report["within_target"].is_boolean(), "{report}");
+    for (kind, staleness) in [("slowed", 4), ("skipped", 1)] {
+        assert_eq!((&report[kind]["staleness"], &report[kind]["steps"]), (&staleness.into(), &3.into()), "{report}");
+        // The slow node takes 100 ms.
+        assert!(report[kind]["others"]["p50_ms"].as_f64().unwrap() < 80.0, "{report}");
+    }
 }
 
 #[test]

@@ -82,8 +82,11 @@ pub struct Report {
     pub contributors: Vec<u64>,
     /// Shards whose slow momentum restarted at zero since the founding.
     pub momentum_lost: u64,
-    /// Push-sum weight that was in no average since this node joined: of members that died or were passed over.
+    /// Push-sum weight that was in no average since this node joined: of members that died or were passed over. Exact averages find
+    /// it: gossip alone does not know what died with a member.
     pub push_sum_weight_lost: f64,
+    /// Push-sum weight that was in an average twice: of members that were taken for dead and lived.
+    pub push_sum_weight_doubled: f64,
     /// `‖x − x̄‖ / ‖x̄‖` of this node when it last contributed.
     pub disagreement: Option<f32>,
     /// How its gossip stands, if it gossips.
@@ -281,6 +284,7 @@ pub(crate) fn report(context: &NodeContext) -> Report {
         contributors: status.contributors.iter().map(|node| node.0).collect(),
         momentum_lost: status.momentum_lost,
         push_sum_weight_lost: status.push_sum_weight_lost,
+        push_sum_weight_doubled: status.push_sum_weight_doubled,
         disagreement: status.disagreement,
         gossip: status.gossip.map(|gossip| gossip_report(&gossip, context.clock.now())),
         waiting_for: status.waiting_for.or(status.waiting_to_join),

@@ -188,6 +188,11 @@ pub enum AlgorithmError {
         "late_peers = \"skip\" does without every message that is not here yet, and staleness = 0 has no time for them: set staleness to 1 or more"
     )]
     SynchronousSkips,
+    /// `topology = "bandwidth"` without exact averages.
+    #[error(
+        "topology = \"bandwidth\": the order of the nodes is decided with exact averages, and there are none: set average_every or SlowMo, or another topology"
+    )]
+    OrderNeedsAverages,
     /// `no_average` with overlapped gossip.
     #[error("no_average takes the slow step on what the same step's gossip brought: set staleness = 0")]
     NoAverageIsSynchronous,
@@ -270,6 +275,10 @@ impl Algorithm {
         }
         if self.average_every == Some(0) {
             return Err(AlgorithmError::AverageEveryZero);
+        }
+        let averages = self.average_every.is_some() || self.outer.is_some_and(|outer| outer.average);
+        if self.orders_by_rate() && !averages {
+            return Err(AlgorithmError::OrderNeedsAverages);
         }
         let Some(outer) = &self.outer else {
             return if self.buffers == BufferStrategy::Maintain { Ok(()) } else { Err(AlgorithmError::BuffersNeedOuterRounds) };

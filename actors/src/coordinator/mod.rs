@@ -252,8 +252,8 @@ impl CoordinatorState {
         let actors = &self.context.actors;
         let published = self.context.clock.now().since(self.publishes_since);
         if let Some(weight) = weight.filter(|_| matches!(self.context.settings.algorithm.base, Base::Sgp(_))) {
-            // Every member began the round with weight 1; what is not in the average died, or was passed over.
-            self.context.status.push_sum_weight_lost((members.len() as f64 - weight).max(0.0));
+            // Every member began the round with weight 1.
+            self.context.status.push_sum_weight(members.len() as f64 - weight);
         }
         self.context.status.decided(&outcome, distance, published);
         if drained {

@@ -212,7 +212,12 @@ impl GossipPeerState {
             return self.feed(In::View { view, lineage, round, order });
         }
         let settings = &self.context.settings;
-        let waits = Waits { message: NodeContext::span(settings.grace), leave: NodeContext::span(settings.round_timeout) };
+        let settle = settings.grace.min(settings.round_timeout / 2) / 2;
+        let waits = Waits {
+            message: NodeContext::span(settings.grace),
+            settle: NodeContext::span(settle),
+            leave: NodeContext::span(settings.round_timeout),
+        };
         let mut machine = GossipPeer::new(settings.identity, gossip, waits, (&view, lineage, round)).ordered(&order);
         // Members that are faster may have sent already.
         let now = self.context.clock.now();

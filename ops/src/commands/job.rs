@@ -132,6 +132,7 @@ struct JobReport {
     lineage: String,
     momentum_lost: u64,
     push_sum_weight_lost: f64,
+    push_sum_weight_doubled: f64,
     /// Largest over the nodes.
     disagreement: Option<f32>,
     waiting_for: Option<String>,
@@ -231,6 +232,7 @@ impl JobReport {
             lineage: furthest.map(|report| report.lineage.clone()).unwrap_or_default(),
             momentum_lost: furthest.map_or(0, |report| report.momentum_lost),
             push_sum_weight_lost: reports().map(|report| report.push_sum_weight_lost).fold(0.0, f64::max),
+            push_sum_weight_doubled: reports().map(|report| report.push_sum_weight_doubled).fold(0.0, f64::max),
             disagreement,
             waiting_for: reports().find_map(|report| report.waiting_for.clone()),
             late: LateRow::all(reports()),
@@ -256,7 +258,7 @@ impl JobReport {
         });
         let nodes = table(["node", "standing", "view", "round", "step", "disagreement"], rows);
         let mut text = format!(
-            "job {}: view {} of lineage {}, next round {}\nlast round: {} alive / {} members / {} contributors\nmomentum lost: {} shards, push-sum weight lost: {:.3}, disagreement: {}\n{nodes}",
+            "job {}: view {} of lineage {}, next round {}\nlast round: {} alive / {} members / {} contributors\nmomentum lost: {} shards, push-sum weight lost: {:.3}, in twice: {:.3}, disagreement: {}\n{nodes}",
             self.job,
             self.epoch,
             // Whole: histories that parted differ in the last digits, and the key `lineage` takes it so.
@@ -267,6 +269,7 @@ impl JobReport {
             self.contributors,
             self.momentum_lost,
             self.push_sum_weight_lost,
+            self.push_sum_weight_doubled,
             distance(self.disagreement)
         );
         self.late.iter().for_each(|late| text.push_str(&format!("\n{late}")));

@@ -226,7 +226,7 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["exponential", "ring", "bipartite", "complete", "bandwidth"]),
         true,
-        "SGP: who gossips with whom; bandwidth orders the nodes so that gossip waits least for slow links"
+        "SGP: who gossips with whom; bandwidth orders the nodes, at exact averages, so that gossip waits least for slow links"
     ),
     key!(
         late_peers,
@@ -284,7 +284,7 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         true,
-        "how long a round waits for a live straggler before it closes without its contribution; half of round_timeout_ms at most"
+        "how long a round waits for a live straggler before it closes without its contribution, half of round_timeout_ms at most; and gossip for a late message"
     ),
     key!(
         on_momentum_loss,

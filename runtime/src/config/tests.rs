@@ -210,6 +210,10 @@ fn the_algorithm_follows_the_names() {
     assert_eq!(off.outer, None);
     let diloco = Config { base: BaseName::None, outer: OuterName::Nesterov, ..Config::default() }.algorithm().unwrap();
     assert_eq!(diloco.outer.map(|outer| outer.optimizer), Some(OuterOptimizer::Nesterov { eta: 0.7, mu: 0.9 }));
+    let ordered = Config { base: BaseName::Sgp, topology: TopologyName::BandwidthAware, beta: 0.0, ..Config::default() };
+    let nobody_decides = Err(ConfigError::Algorithm(slowmo_protocol::algorithm::AlgorithmError::OrderNeedsAverages));
+    assert_eq!(ordered.algorithm(), nobody_decides);
+    assert!(Config { average_every: Some(9), ..ordered }.algorithm().is_ok());
     let sharded = Config { base: BaseName::Sgp, staleness: 0, no_average: true, ..Config::default() }.algorithm().unwrap_err();
     assert_eq!(sharded, ConfigError::Algorithm(slowmo_protocol::algorithm::AlgorithmError::NoAverageIsUnsharded));
 }

@@ -170,8 +170,10 @@ pub struct Straggler {
 /// How long a gossip peer waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Waits {
-    /// For messages that are later than the staleness bound, and for answers before an exact average.
+    /// For messages that are later than the staleness bound.
     pub message: Span,
+    /// For answers before an exact average: clearly shorter than the round waits for contributions, or this node's is not in it.
+    pub settle: Span,
     /// When leaving, for what was sent to arrive.
     pub leave: Span,
 }

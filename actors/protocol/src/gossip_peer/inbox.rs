@@ -2,7 +2,7 @@
 
 use super::events::Key;
 use crate::algorithm::STALENESS_MAX;
-use crate::ident::{NodeId, Round, Step};
+use crate::ident::{Epoch, Lineage, NodeId, Round, Step};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Streams that wait until there is room to read them, or until this node is in their round.
@@ -21,11 +21,22 @@ pub enum Verdict {
     Refused,
 }
 
+/// A message that was offered.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parked {
+    /// Its push-sum weight.
+    pub weight: f64,
+    /// The history that it belongs to.
+    pub lineage: Lineage,
+    /// The view that it was sent in.
+    pub epoch: Epoch,
+}
+
 /// The inbox of one gossip peer.
 #[derive(Clone, Debug, Default)]
 pub struct Inbox {
-    /// Offered; with their weights.
-    parked: BTreeMap<Key, f64>,
+    /// Offered.
+    parked: BTreeMap<Key, Parked>,
     /// Being read.
     reading: BTreeMap<Key, f64>,
     /// Here as a whole, acknowledged, not mixed yet.
@@ -35,30 +46,34 @@ pub struct Inbox {
     /// Steps, both ends included, of which nothing more comes from a peer; ascending, and apart from each other.
     skips: BTreeMap<NodeId, Vec<(Step, Step)>>,
     awaited: BTreeSet<(Step, NodeId)>,
-    reads_max: usize,
+    /// How many messages are read at a time, beside those that a step waits for.
+    pub reads_max: usize,
 }
 
 impl Inbox {
-    /// An inbox that reads at most `reads_max` messages at a time, beside those that a step waits for.
-    pub fn new(reads_max: usize) -> Self {
-        Self { reads_max, ..Self::default() }
-    }
-
     /// Forgets everything but what belongs to `round` or a later one; returns the messages that go with it.
     pub fn go_to(&mut self, round: Round) -> Vec<Key> {
         let later = self.parked.split_off(&(round, Step(0), NodeId(0)));
         let skips = std::mem::take(&mut self.skips);
-        let before = std::mem::replace(self, Self { parked: later, skips, ..Self::new(self.reads_max) });
+        let before = std::mem::replace(self, Self { parked: later, skips, reads_max: self.reads_max, ..Self::default() });
         before.parked.into_keys().chain(before.reading.into_keys()).chain(before.held.into_keys()).collect()
     }
 
     /// Remembers a stream for later; `false` if there is no room.
-    pub fn park(&mut self, key: Key, weight: f64) -> bool {
+    pub fn park(&mut self, key: Key, offer: Parked) -> bool {
         let room = self.parked.len() < PARKED_MAX;
         if room {
-            self.parked.insert(key, weight);
+            self.parked.insert(key, offer);
         }
         room
+    }
+
+    /// What was offered and is of no view that may still come, now that this one is here; forgets it.
+    pub fn take_strays(&mut self, is_of_view: impl Fn(NodeId, Lineage, Epoch) -> bool, epoch: Epoch) -> Vec<(Key, Parked)> {
+        let fits = |(key, offer): &(&Key, &Parked)| offer.epoch > epoch || is_of_view(key.2, offer.lineage, offer.epoch);
+        let strays: Vec<_> = self.parked.iter().filter(|offered| !fits(offered)).map(|(key, offer)| (*key, *offer)).collect();
+        strays.iter().for_each(|(key, _)| _ = self.parked.remove(key));
+        strays
     }
 
     /// Whether this message is offered, being read or held.
@@ -66,12 +81,13 @@ impl Inbox {
         self.parked.contains_key(&key) || self.reading.contains_key(&key) || self.held.contains_key(&key)
     }
 
-    /// The parked message of `round` that is read next, if there is room or a step waits for it.
-    pub fn next_to_read(&mut self, round: Round) -> Option<Key> {
+    /// The parked message of this round of this view that is read next, if there is room or a step waits for it.
+    pub fn next_to_read(&mut self, round: Round, view: (Lineage, Epoch)) -> Option<Key> {
         let room = self.reading.len() + self.held.len() < self.reads_max;
         let mut of_round = self.parked.range((round, Step(0), NodeId(0))..(round.next(), Step(0), NodeId(0)));
-        let (key, weight) =
-            of_round.find(|((_, step, from), _)| room || self.awaited.contains(&(*step, *from))).map(|(key, weight)| (*key, *weight))?;
+        let wanted = |(_, step, from): &Key| room || self.awaited.contains(&(*step, *from));
+        let next = of_round.find(|(key, offer)| (offer.lineage, offer.epoch) == view && wanted(key));
+        let (key, weight) = next.map(|(key, offer)| (*key, offer.weight))?;
         self.parked.remove(&key);
         self.reading.insert(key, weight);
         Some(key)
@@ -107,7 +123,7 @@ impl Inbox {
 
     /// Drops a message that is not held; `true` if it was offered or being read.
     pub fn drop_message(&mut self, key: Key) -> bool {
-        self.parked.remove(&key).or(self.reading.remove(&key)).is_some()
+        self.parked.remove(&key).is_some() || self.reading.remove(&key).is_some()
     }
 
     /// Drops all messages of `round` that are not held, and returns them.

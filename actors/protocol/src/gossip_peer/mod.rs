@@ -150,7 +150,6 @@ impl GossipPeer {
     pub fn new(identity: Identity, gossip: Gossip, waits: Waits, (view, lineage, round): (&View, Lineage, Round)) -> Self {
         let members: Vec<_> = view.ids().collect();
         let graph = topology::of(&gossip, &members, &[]);
-        let reads_max = 2 * graph.peers_max().max(gossip.peers_per_step as usize) * (gossip.staleness as usize + 1) + 2;
         Self {
             identity,
             gossip,
@@ -164,7 +163,7 @@ impl GossipPeer {
             phase: Phase::Computing,
             weight: 1.0,
             mixing: Step(0),
-            inbox: Inbox::new(reads_max),
+            inbox: Inbox::default(),
             escrow: Escrow::default(),
             lost: BTreeSet::new(),
             suspects: BTreeSet::new(),
@@ -179,6 +178,14 @@ impl GossipPeer {
             written_off: 0.0,
             leave_by: None,
         }
+        .reading()
+    }
+
+    /// How many messages are read ahead depends on how many peers the graph has.
+    fn reading(mut self) -> Self {
+        let Gossip { peers_per_step, staleness, .. } = self.gossip;
+        self.inbox.reads_max = 2 * self.graph.peers_max().max(peers_per_step as usize) * (staleness as usize + 1) + 2;
+        self
     }
 
     /// The same over the decided order of the members; one that does not name each once stands for ascending ids.
@@ -228,12 +235,20 @@ impl GossipPeer {
     fn enter(&mut self, (view, lineage, round): (&View, Lineage, Round), order: &[NodeId], out: &mut Outbox<Effect>) {
         self.begin(round, out);
         let fresh = Self::new(self.identity, self.gossip, self.waits, (view, lineage, round)).ordered(order);
-        let (inbox, mut lost) = (std::mem::take(&mut self.inbox), std::mem::take(&mut self.lost));
+        let (mut inbox, mut lost) = (std::mem::take(&mut self.inbox), std::mem::take(&mut self.lost));
         let suspects = std::mem::take(&mut self.suspects);
         // That a member is lost may be known before the round in which it is missed; another start of it is another matter.
         lost.retain(|node| fresh.start_of(*node).is_some_and(|start| self.start_of(*node) == Some(start)));
+        inbox.reads_max = fresh.inbox.reads_max;
+        let (mut reached, mut mixing) = (std::mem::take(&mut self.reached), self.mixing);
+        reached.retain(|node, _| fresh.start_of(*node).is_some_and(|start| self.start_of(*node) == Some(start)));
+        if lineage != self.lineage {
+            // Another history may stand at an earlier step.
+            (reached, mixing) = (BTreeMap::new(), Step(0));
+        }
         let Self { leave_by, leaving, written_off, .. } = *self;
-        *self = Self { inbox, lost, suspects, leave_by, leaving, written_off, ..fresh };
+        *self = Self { inbox, lost, suspects, reached, mixing, leave_by, leaving, written_off, ..fresh };
+        self.refuse_strays(out);
         self.read_on(out);
     }
 
@@ -277,7 +292,7 @@ impl GossipPeer {
     fn settle(&mut self, step: Step, round: Round, now: Instant, out: &mut Outbox<Effect>) {
         self.go_to(round, out);
         self.arrive_at(step, out);
-        self.phase = Phase::Settling { step, until: now.after(self.waits.message) };
+        self.phase = Phase::Settling { step, until: now.after(self.waits.settle) };
         self.read_on(out);
     }
 
@@ -290,6 +305,9 @@ impl GossipPeer {
             others.for_each(|member| self.tell(*member, Message::GossipSkipped { first, last }, out));
         }
         self.mixing = step;
+        // Who was never heard of is no later than this node is now.
+        let before = Step(step.0.saturating_sub(1));
+        self.members.iter().for_each(|member| _ = self.reached.entry(*member).or_insert(before));
     }
 
     fn is_synchronous(&self) -> bool {

@@ -1,15 +1,18 @@
 //! What arrives: offered messages are read, held or refused; frames say what became of this node's own.
 
-use super::inbox::Verdict;
+use super::inbox::{Parked, Verdict};
 use super::{Effect, GossipPeer, Key, Phase};
-use crate::ident::{NodeId, Step};
+use crate::ident::{Ballot, Epoch, Lineage, NodeId, Step};
 use crate::machine::{Outbox, Place};
+use crate::view::MEMBERS_MAX;
 use crate::wire::{Header, Message};
 
 impl GossipPeer {
     pub(super) fn offered(&mut self, header: &Header, step: Step, weight: f64, out: &mut Outbox<Effect>) {
         let key = (header.round, step, header.sender);
-        if !self.admits(header) || !weight.is_finite() || weight <= 0.0 {
+        // All members together weigh as much as they are.
+        let is_weight = weight > 0.0 && weight <= MEMBERS_MAX as f64;
+        if !self.admits(header) || !is_weight {
             return self.refuse_at(
                 Place { lineage: header.lineage, epoch: header.epoch, round: header.round, ballot: header.ballot },
                 key,
@@ -27,7 +30,7 @@ impl GossipPeer {
             _ if self.inbox.has(key) => {}
             Some(Verdict::Refused) => self.refuse(key, out),
             None if key.0 == self.round && !self.takes(key) => self.refuse(key, out),
-            None if self.inbox.park(key, weight) => self.read_on(out),
+            None if self.inbox.park(key, Parked { weight, lineage: header.lineage, epoch: header.epoch }) => self.read_on(out),
             None => self.refuse(key, out),
         }
     }
@@ -47,8 +50,18 @@ impl GossipPeer {
         header.round >= self.round && (self.is_of_view(header) || header.epoch > self.epoch)
     }
 
+    /// Refuses what was offered early, for a view that this one is not.
+    pub(super) fn refuse_strays(&mut self, out: &mut Outbox<Effect>) {
+        let (members, lineage, epoch) = (&self.members, self.lineage, self.epoch);
+        let is_of_view = |sender: NodeId, of: Lineage, at: Epoch| (of, at) == (lineage, epoch) && members.binary_search(&sender).is_ok();
+        for (key, offer) in self.inbox.take_strays(is_of_view, epoch) {
+            let place = Place { lineage: offer.lineage, epoch: offer.epoch, round: key.0, ballot: Ballot::default() };
+            self.refuse_at(place, key, out);
+        }
+    }
+
     pub(super) fn read_on(&mut self, out: &mut Outbox<Effect>) {
-        while let Some(key) = self.inbox.next_to_read(self.round) {
+        while let Some(key) = self.inbox.next_to_read(self.round, (self.lineage, self.epoch)) {
             out.push(Effect::Receive(key));
         }
     }

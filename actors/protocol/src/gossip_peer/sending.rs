@@ -31,8 +31,8 @@ impl GossipPeer {
     /// The peers of the graph, or for those that cannot take a message now the next members that can; ascending.
     fn receivers(&self, step: Step, nominal: &[NodeId]) -> Vec<NodeId> {
         // A node with little weight gives nothing away: inner steps are taken on `x`, and weigh ever more in `x / w`.
-        let models_max = self.gossip.staleness as usize + MODELS_BEYOND_STALENESS;
-        if self.weight < WEIGHT_MIN || (!self.is_synchronous() && self.escrow.steps() >= models_max) {
+        let beyond = if self.is_synchronous() { SYNCHRONOUS_MODELS } else { MODELS_BEYOND_STALENESS };
+        if self.weight < WEIGHT_MIN || self.escrow.steps() >= self.gossip.staleness as usize + beyond {
             return Vec::new();
         }
         let mut to: Vec<NodeId> = nominal.iter().copied().filter(|peer| self.can_take(*peer, step)).collect();
@@ -46,7 +46,9 @@ impl GossipPeer {
     }
 
     fn can_take(&self, peer: NodeId, step: Step) -> bool {
-        let lives = !self.lost.contains(&peer) && !self.suspects.contains(&peer);
+        // Synchronous gossip waits for a suspected peer until it is dead: who takes part does not depend on the load.
+        let suspected = !self.is_synchronous() && self.suspects.contains(&peer);
+        let lives = !self.lost.contains(&peer) && !suspected;
         // An answer takes as long as a message may.
         lives && !self.late.contains_key(&peer) && self.escrow.is_in_time(peer, step, 2 * u64::from(self.gossip.staleness))
     }
@@ -80,3 +82,5 @@ impl GossipPeer {
 
 /// Models that are kept for receivers that have not answered, beyond `staleness`: with more, nothing is sent until they answer.
 const MODELS_BEYOND_STALENESS: usize = 4;
+/// The same where nothing is mixed late: more of them, because who is skipped changes what the others learn.
+const SYNCHRONOUS_MODELS: usize = 8;

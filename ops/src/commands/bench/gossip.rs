@@ -17,6 +17,10 @@ const GOSSIP: [(&str, &str); 3] = [("SLOWMO_BASE", "sgp"), ("SLOWMO_ALPHA", "1")
 const SLOW_NODE: u64 = 1;
 /// How many times longer it computes.
 const SLOW_FACTOR: u32 = 5;
+/// An overlapped step should take at most so many times the longer of computation and communication.
+const OVERLAPPED_MAX: f64 = 1.05;
+/// Beside a slow node, steps should take less than so many times as long as without.
+const SLOWED_MAX: f64 = 1.10;
 
 /// Gossip over QUIC on loopback, overlapped with computation and not.
 #[derive(Debug, Args)]
@@ -26,7 +30,7 @@ pub struct GossipBench {
     /// Timed steps, after two to warm up.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     steps: u32,
-    /// Pretended computation before each step, in milliseconds.
+    /// Pretended computation before each step, in milliseconds: the training thread sleeps, as it does while a GPU computes.
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     compute_ms: u64,
     /// Steps that a message may be late in the overlapped runs.
@@ -83,6 +87,8 @@ struct Report {
     overlapped: Steps,
     /// The mean step through the longer of computation and communication.
     overlapped_vs_longer: f64,
+    /// Whether that, and the steps beside a slow node, are what they should be; nothing where nothing is computed.
+    within_target: Option<bool>,
     /// A slow node, before the staleness bound stops the others.
     slowed: Option<Slowed>,
     /// A slow node that the others do without (`late_peers = "skip"`).
@@ -108,6 +114,8 @@ impl GossipBench {
         };
         let communication_ms = communication.figures.p50_ms;
         let compute_ms = self.compute_ms as f64;
+        let overlapped_vs_longer = ratio(overlapped.mean_ms, compute_ms.max(communication_ms));
+        let undisturbed = [&slowed, &skipped].into_iter().flatten().all(|slowed| slowed.others_vs_unslowed < SLOWED_MAX);
         let report = Report {
             command: "bench gossip",
             steps: self.steps,
@@ -118,7 +126,8 @@ impl GossipBench {
             synchronous,
             synchronous_vs_sum: ratio(synchronous.mean_ms, compute_ms + communication_ms),
             overlapped,
-            overlapped_vs_longer: ratio(overlapped.mean_ms, compute_ms.max(communication_ms)),
+            overlapped_vs_longer,
+            within_target: (self.compute_ms > 0).then_some(overlapped_vs_longer <= OVERLAPPED_MAX && undisturbed),
             slowed,
             skipped,
             limits,
@@ -188,6 +197,10 @@ impl Report {
                 slowed.others.show(),
             ]);
             rows.push(["  against no slow node".to_owned(), format!("× {:.3}", slowed.others_vs_unslowed)]);
+        }
+        if let Some(met) = self.within_target {
+            let what = format!("× {OVERLAPPED_MAX} and × {SLOWED_MAX} at most: {}", if met { "met" } else { "missed" });
+            rows.push(["targets".to_owned(), what]);
         }
         rows.extend(self.limits.rows());
         let title = format!("{} nodes, {} MiB as {}, {} steps", self.sizes.nodes, self.sizes.mib, self.wire, self.steps);

@@ -11,6 +11,7 @@ use crate::view::View;
 use crate::wire::{Frame, Header, Message};
 
 pub const GRACE: u64 = 100;
+pub const SETTLE: u64 = 50;
 pub const LEAVE: u64 = 300;
 pub const ROUND: Round = Round(1);
 
@@ -44,7 +45,7 @@ pub fn skipping(staleness: u32) -> Gossip {
 
 impl Bench {
     pub fn new(size: u64, gossip: Gossip) -> Self {
-        let waits = Waits { message: Span(GRACE), leave: Span(LEAVE) };
+        let waits = Waits { message: Span(GRACE), settle: Span(SETTLE), leave: Span(LEAVE) };
         Self { machine: GossipPeer::new(identity(NodeId(1)), gossip, waits, (&members(size, 1), Lineage(1), ROUND)), now: 0 }
     }
 

@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, LEAVE, ROUND, ask, header, key, members, mix, mixed, out, overlapped, reclaimed, refused, sends, skipped};
 use super::rounds::view_of;
-use crate::algorithm::Gossip;
+use crate::algorithm::{Gossip, TopologyName};
 use crate::gossip_peer::escrow::ASK_INTERVAL;
 use crate::gossip_peer::{Effect, In};
 use crate::ident::{Epoch, Lineage, NodeId, Round, Step};
@@ -231,4 +231,51 @@ fn a_frame_says_where_its_sender_stands() {
         })
         .collect();
     assert_eq!((out(&effects), places), (vec![2], vec![(Epoch(3), Round(4)); 2]));
+}
+
+#[test]
+fn what_was_offered_early_is_refused_if_the_view_that_comes_is_another() {
+    let offer = |header: Header| In::Offered { header, step: Step(4), weight: 0.5 };
+    for (lineage, epoch, sender, fits) in [(1, 2, 2, true), (9, 2, 2, false), (1, 2, 7, false)] {
+        let mut node = Bench::new(2, overlapped(1));
+        let early = Header { lineage: Lineage(lineage), epoch: Epoch(epoch), ..header(sender, 2) };
+        assert_eq!(node.feed(offer(early)), [], "it may be of a view to come");
+        let effects = node.feed(view(members(3, 2), 2));
+        let (round, step) = (Round(2), Step(4));
+        let reads = effects.contains(&Effect::Receive((round, step, NodeId(sender))));
+        assert_eq!((reads, sends(&effects)), (fits, if fits { vec![] } else { vec![(sender, refused(4, 0))] }));
+    }
+}
+
+#[test]
+fn how_many_messages_are_read_ahead_follows_the_view() {
+    let complete = Gossip { topology: TopologyName::Complete, ..overlapped(1) };
+    let mut node = Bench::new(2, complete);
+    let before = node.machine.inbox.reads_max;
+    node.feed(view(members(9, 2), 2));
+    assert_eq!((before, node.machine.inbox.reads_max), (6, 34));
+}
+
+#[test]
+fn who_stays_in_the_view_is_as_late_as_before_and_who_comes_is_not_late_at_all() {
+    let mut node = Bench::new(2, overlapped(1));
+    for step in 1_000..1_003 {
+        node.gossip(step);
+        node.arrive(2, step);
+        node.acknowledge(2, step);
+    }
+    node.feed(view(members(3, 2), 2));
+    node.gossip_in(1_010, Round(2));
+    node.gossip_in(1_012, Round(2));
+    let late: Vec<_> = node.machine.stragglers().iter().map(|straggler| (straggler.node.0, straggler.steps)).collect();
+    assert_eq!(late, [(3, 3)], "it was expected at 1010");
+}
+
+#[test]
+fn no_message_weighs_nothing_or_more_than_all_members() {
+    for weight in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300] {
+        let mut node = Bench::new(2, overlapped(1));
+        let effects = node.feed(In::Offered { header: header(2, 1), step: Step(0), weight });
+        assert_eq!((node.machine.inbox.has(key(2, 0)), sends(&effects).len()), (false, 1), "{weight}");
+    }
 }

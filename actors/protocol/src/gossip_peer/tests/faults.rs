@@ -50,6 +50,8 @@ impl World {
             (Class::Slow, 0..6) | (_, 0) => vec![Fault::Stall(one, long)],
             (Class::Slow, _) | (_, 1) => vec![Fault::Slow(one, 50 + self.random.below(500))],
             _ if one == other => vec![],
+            (Class::Doubt, 2..8) => vec![Fault::Suspect(one, other, long, choice < 5)],
+            (Class::Doubt, _) => vec![Fault::Suspect(one, other, long, true), Fault::Suspect(other, one, long / 2, true)],
             (Class::Lossy, 2..8) | (Class::Churn, 2) => vec![Fault::Break(one, other)],
             (Class::Lossy, _) | (Class::Churn, 3) => vec![Fault::Cut(one, other, long)],
             (_, 4) => vec![Fault::Pause(one, long)],

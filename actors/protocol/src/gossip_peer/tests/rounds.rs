@@ -64,7 +64,7 @@ impl World {
             return;
         }
         if self.rounds.contributed.is_empty() {
-            let patience = self.now + 2 * self.scenario.grace.0 + 200_000;
+            let patience = self.now + self.scenario.grace.0;
             self.enqueue(patience, None, Event::Patience(round));
         }
         self.rounds.contributed.insert(id, mass);

@@ -1,6 +1,6 @@
 //! Who waits for what, what is mixed when, and whom a gossip goes to.
 
-use super::bench::{Bench, GRACE, arrivals, header, key, mix, mixed, out, overlapped, plan, refused, sends, skipped, skipping};
+use super::bench::{Bench, GRACE, SETTLE, arrivals, header, key, mix, mixed, out, overlapped, plan, refused, sends, skipped, skipping};
 use crate::algorithm::Gossip;
 use crate::gossip_peer::{Effect, In, Purpose};
 use crate::ident::{NodeId, Step};
@@ -241,7 +241,7 @@ fn an_average_waits_for_answers_and_refuses_what_comes_later() {
     node.gossip(0);
     node.arrive(4, 0);
     node.offer(3, 0);
-    assert_eq!((node.settle(1), node.machine.next_deadline()), (vec![], Some(Instant(GRACE))));
+    assert_eq!((node.settle(1), node.machine.next_deadline()), (vec![], Some(Instant(SETTLE))));
     assert_eq!(sends(&node.arrive(2, 1)), [(2, mixed(1))], "until then it takes part");
     let effects = node.acknowledge(2, 0);
     assert_eq!(sends(&effects), [(3, refused(0, 1))], "it was being read");
@@ -258,7 +258,7 @@ fn an_average_writes_off_what_is_not_answered() {
     let mut node = Bench::new(2, overlapped(1));
     node.gossip(0);
     node.settle(1);
-    let average = mix(&node.tick_at(GRACE)).unwrap().clone();
+    let average = mix(&node.tick_at(SETTLE)).unwrap().clone();
     assert_eq!((average.weight, average.returned.len(), node.machine.written_off()), (0.5, 0, 0.5));
     assert_eq!(node.acknowledge(2, 0), []);
     node.frame(2, refused(0, 0));

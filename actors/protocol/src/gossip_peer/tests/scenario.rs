@@ -1,6 +1,6 @@
 //! What a simulated run is like: everything follows from its seed.
 
-use crate::algorithm::{Gossip, LatePeers};
+use crate::algorithm::{Gossip, LatePeers, TopologyName};
 use crate::random::Random;
 use crate::time::Span;
 
@@ -18,6 +18,8 @@ pub enum Class {
     Lossy,
     /// All of that; nodes die, leave, join, are cut off, pause, and are taken for dead.
     Churn,
+    /// Nobody dies, but many are taken for dead.
+    Doubt,
 }
 
 /// One run.
@@ -48,12 +50,19 @@ impl Scenario {
         let staleness = random.below(5) as u32;
         let late_peers = if staleness > 0 && random.below(3) == 0 { LatePeers::Skip } else { LatePeers::Wait };
         let peers_per_step = 1 + random.below(6).saturating_sub(3) as u32;
+        let mut topologies = Random(seed ^ 0x7090_1091);
+        let topology = match topologies.below(8) {
+            0 => TopologyName::Ring,
+            1 => TopologyName::BipartiteExponential,
+            2 => TopologyName::Complete,
+            _ => TopologyName::Exponential,
+        };
         let delay_max = if random.below(4) == 0 { 60 * MILLI } else { 200 + random.below(5 * MILLI) };
         Self {
             seed,
             class,
             nodes: if random.below(3) == 0 { 1 + random.below(16) } else { 2 + random.below(6) },
-            gossip: Gossip { peers_per_step, staleness, late_peers, ..Gossip::default() },
+            gossip: Gossip { peers_per_step, staleness, late_peers, topology, ..Gossip::default() },
             tau: (random.below(2) == 0).then(|| 1 + random.below(8)),
             grace: Span::from_millis(200 + random.below(1_300)),
             compute: (10 * MILLI + random.below(20 * MILLI), 1 + random.below(10 * MILLI)),
@@ -82,7 +91,7 @@ impl Scenario {
     }
 
     pub fn breaks(&self) -> bool {
-        matches!(self.class, Class::Lossy | Class::Churn)
+        matches!(self.class, Class::Lossy | Class::Churn | Class::Doubt)
     }
 
     pub fn staleness(&self) -> u64 {

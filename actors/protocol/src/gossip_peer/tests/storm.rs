@@ -64,6 +64,11 @@ fn all_mass_is_accounted_for_under_churn() {
 }
 
 #[test]
+fn who_was_taken_for_dead_gives_up_what_was_reclaimed() {
+    many(Class::Doubt, 100);
+}
+
+#[test]
 fn runs_that_failed_once() {
     // Two nodes took each other for late, and neither sent anything that could be refused.
     one(140, Class::Lossy);

@@ -24,6 +24,8 @@ const EVENTS_MAX: u64 = 4_000_000;
 /// Steps that everybody takes once the faults are over, and for how long at least: what has no answer is asked for.
 const QUIET_STEPS: u64 = 40;
 const QUIET_MIN: u64 = 3_000_000;
+/// At least as many as the cycle of any graph here has.
+const TURNS: u64 = 16;
 /// How far apart the models may be in the end.
 const AGREEMENT: f64 = 1e-6;
 
@@ -108,7 +110,8 @@ impl World {
     }
 
     fn machine(&self, id: NodeId, view: &View, round: Round) -> GossipPeer {
-        let waits = Waits { message: self.scenario.grace, leave: Span::from_millis(5_000) };
+        let grace = self.scenario.grace;
+        let waits = Waits { message: grace, settle: Span(grace.0 / 2), leave: Span::from_millis(5_000) };
         GossipPeer::new(identity(id), self.scenario.gossip, waits, (view, Lineage(1), round))
     }
 
@@ -325,13 +328,23 @@ impl World {
         max - min
     }
 
-    /// Whether models must agree in the end: where peers are done without at once, messages must not take longer than steps; and
-    /// somebody must have weight to give away.
+    /// Whether models must agree in the end: where peers are done without at once, or nobody is left to be waited for,
+    /// messages must not take longer than steps; and somebody must have weight to give away.
     fn agrees(&self) -> bool {
         let Scenario { gossip, delay_max, compute, tau, .. } = &self.scenario;
         let in_time = 2 * delay_max < self.scenario.late_max() * compute.0;
-        let weighty = self.audit.expected[0] > 2.0 * WEIGHT_MIN * self.living().len() as f64;
-        tau.is_none() && weighty && (gossip.late_peers == LatePeers::Wait || in_time)
+        let living = self.living();
+        let weighty = self.audit.expected[0] > 2.0 * WEIGHT_MIN * living.len() as f64;
+        let waits = gossip.late_peers == LatePeers::Wait && living.iter().all(|id| self.has_peers(*id, &living));
+        tau.is_none() && weighty && (waits || in_time)
+    }
+
+    /// Whether somebody who lives sends to a node within a cycle of the graph: else it waits for nobody, and detours may be too late
+    /// for it until the next view.
+    fn has_peers(&self, id: NodeId, living: &[NodeId]) -> bool {
+        let machine = &self.nodes[&id].machine;
+        let inward = |turn| machine.graph.peers(&machine.members, id, turn).inward;
+        living.len() == 1 || (0..TURNS).any(|turn| inward(turn).iter().any(|from| living.contains(from)))
     }
 
     fn assert_agreement(&mut self) {
