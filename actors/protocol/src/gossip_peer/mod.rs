@@ -35,6 +35,7 @@ pub use inbox::PARKED_MAX;
 use crate::algorithm::Gossip;
 use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
+use crate::push_sum::WEIGHT_MIN;
 use crate::time::Instant;
 use crate::topology::{self, Topology};
 use crate::view::View;
@@ -355,15 +356,12 @@ impl GossipPeer {
         let exact = self.is_synchronous() && purpose == Purpose::Gossip;
         let arrivals = self.inbox.take_held(step, exact);
         let returned = self.escrow.take_returned();
-        // A node never gives up so much that nothing is left of its own.
-        let paid = self.debt.min(self.weight / 2.0);
+        let parts = arrivals.iter().map(|(_, weight)| weight).chain(returned.iter().map(|(_, weight)| weight));
+        let whole = parts.fold(self.weight, |sum, weight| sum + weight);
+        // Something of its own is left, and the inner steps, which are taken on `x`, do not weigh too much in `x / w`.
+        let paid = self.debt.min(self.weight / 2.0).min((whole - WEIGHT_MIN).max(0.0));
         self.debt -= paid;
-        let own = self.weight - paid;
-        let weight = arrivals
-            .iter()
-            .map(|(_, weight)| weight)
-            .chain(returned.iter().map(|(_, weight)| weight))
-            .fold(own, |sum, weight| sum + weight);
+        let (own, weight) = (self.weight - paid, whole - paid);
         self.weight = weight;
         let (arrivals, returned) =
             (arrivals.into_iter().map(|(key, _)| key).collect(), returned.into_iter().map(|(sent, _)| sent).collect());

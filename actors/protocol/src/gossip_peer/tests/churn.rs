@@ -123,7 +123,7 @@ fn nobody_gives_up_more_than_half_of_what_it_has_at_a_time() {
     (0..4).for_each(|step| _ = node.frame(2, reclaimed(step)));
     assert_eq!((node.machine.own_weight(), node.machine.weight()), (1.5, 1.0));
     let own: Vec<f64> = (1..4).map(|step| mix(&node.gossip(step)).unwrap().own).collect();
-    assert_eq!(own, [0.75, 0.1875, 0.09375]);
+    assert_eq!(own, [0.75, 0.25, 0.125], "and keeps what it needs to go on");
     assert_eq!(node.machine.weight(), 1.0);
 }
 
