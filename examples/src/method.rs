@@ -20,7 +20,7 @@ pub enum Base {
     },
 }
 
-/// How values travel between nodes: gossip messages, and the parameters and slow momentum of rounds.
+/// How values travel between nodes: gossip messages, and the parameters of rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wire {
     /// As they are: 4 bytes.

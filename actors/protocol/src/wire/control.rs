@@ -112,7 +112,7 @@ pub enum Message {
     Broken(NodeId),
     /// The round cannot go on: its reason, for every member's error.
     Abandon(RefusalReason),
-    /// A gossip message of this step has arrived and is mixed; its mass left escrow.
+    /// A gossip message of this step is here as a whole and held for the next mix: its mass leaves the sender's escrow.
     GossipMixed {
         /// The sender's inner step of the message.
         step: Step,

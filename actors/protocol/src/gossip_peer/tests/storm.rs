@@ -1,4 +1,4 @@
-//! Many seeded runs of each class. `SLOWMO_SEEDS=2500` runs so many of each; `SLOWMO_SEED=7` one of each, and with `SLOWMO_TRACE=1`
+//! Many seeded runs of each class. `SLOWMO_SEEDS=2000` runs so many of each; `SLOWMO_SEED=7` one of each, and with `SLOWMO_TRACE=1`
 //! and `--nocapture` it prints what happens.
 
 use super::scenario::{Class, Scenario};
