@@ -94,7 +94,8 @@ pub enum Effect {
     Drop(Key),
     /// Fold in what arrived and what was taken back.
     Mix(Mix),
-    /// Send a part of the numerators as they are after the mix that came before; synchronous: as the training thread left them.
+    /// Send a part of the numerators as they are after the mix that came before, with the movement of the step (see [`Mix`]);
+    /// synchronous: as the training thread left them.
     Ship(Plan),
     /// The receiver has the message: its values need not be kept any more.
     Forget(Sent),
@@ -111,7 +112,12 @@ pub enum Effect {
     Left,
 }
 
-/// One mix: `x = own·z + Σ scale·y`, where `z` is the de-biased model, as the training thread moved it.
+/// One mix: `x = own·z + stays·Δ + Σ scale·y`, where `z` is the de-biased model before the inner step, and `Δ` what that step moved
+/// it by.
+///
+/// Overlapped, what does not stay of `Δ` goes with the messages of the same step: each of them is the receiver's part of `x + Δ`. So a
+/// step's movement is shared out as synchronous gossip does it. If all of it stayed until the next gossip, the replicas would be
+/// about twice as far apart, and learn less.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
     /// The round that it works towards.
@@ -124,6 +130,9 @@ pub struct Mix {
     pub own: f64,
     /// The push-sum weight afterwards.
     pub weight: f64,
+    /// The part of the step's movement that this node keeps: `1/(d+1)` where `d` messages are sent, 1 where none are, in synchronous
+    /// gossip, and before an exact average.
+    pub stays: f32,
     /// The messages that are mixed, ascending by step and sender.
     pub arrivals: Vec<Key>,
     /// Own messages whose mass was taken back, ascending.

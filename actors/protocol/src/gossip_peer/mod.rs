@@ -282,7 +282,8 @@ impl GossipPeer {
             self.inbox.expect(step, *from);
         }
         if self.is_synchronous() {
-            self.ship(step, &peers.out, out);
+            let plan = self.ship(step, &peers.out, out);
+            out.push_all(plan.map(Effect::Ship));
         }
         let until = if self.is_patient() { now.after(self.waits.message) } else { now };
         self.phase = Phase::Gossiping { step, out: peers.out, since: now, until };
@@ -333,16 +334,19 @@ impl GossipPeer {
             Phase::Gossiping { step, out: peers, .. } if self.has_what_it_needs() => {
                 let (step, peers) = (*step, peers.clone());
                 self.phase = Phase::Computing;
-                self.mix(step, Purpose::Gossip, out);
-                if !self.is_synchronous() {
-                    self.ship(step, &peers, out);
-                }
+                let mix = self.mix(step, Purpose::Gossip);
+                let plan = if self.is_synchronous() { None } else { self.ship(step, &peers, out) };
+                let stays = plan.as_ref().map_or(1.0, |plan| plan.split.kept_scale);
+                out.push(Effect::Mix(Mix { stays, ..mix }));
+                out.push_all(plan.map(Effect::Ship));
                 self.mixing = Step(step.0.saturating_add(1));
+                self.read_on(out);
             }
             Phase::Settling { step, .. } if self.escrow.messages() == 0 => {
                 let step = *step;
                 self.close(out);
-                self.mix(step, Purpose::Average, out);
+                out.push(Effect::Mix(self.mix(step, Purpose::Average)));
+                self.read_on(out);
             }
             _ => {}
         }
@@ -352,7 +356,8 @@ impl GossipPeer {
         }
     }
 
-    fn mix(&mut self, step: Step, purpose: Purpose, out: &mut Outbox<Effect>) {
+    /// Takes in what is here and what came back.
+    fn mix(&mut self, step: Step, purpose: Purpose) -> Mix {
         let exact = self.is_synchronous() && purpose == Purpose::Gossip;
         let arrivals = self.inbox.take_held(step, exact);
         let returned = self.escrow.take_returned();
@@ -367,8 +372,7 @@ impl GossipPeer {
             (arrivals.into_iter().map(|(key, _)| key).collect(), returned.into_iter().map(|(sent, _)| sent).collect());
         let behind = self.behind.take();
         self.jumps |= behind.is_some();
-        out.push(Effect::Mix(Mix { round: self.round, step, purpose, own, weight, arrivals, returned, behind }));
-        self.read_on(out);
+        Mix { round: self.round, step, purpose, own, weight, stays: 1.0, arrivals, returned, behind }
     }
 
     /// What comes from now on is refused: the contribution is about to be frozen.

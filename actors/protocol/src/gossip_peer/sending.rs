@@ -9,8 +9,8 @@ use crate::time::Instant;
 use crate::wire::Message;
 
 impl GossipPeer {
-    /// Splits the node's mass over the peers of this step and sends them their parts.
-    pub(super) fn ship(&mut self, step: Step, nominal: &[NodeId], out: &mut Outbox<Effect>) {
+    /// Splits the node's mass over the peers of this step: what is sent to them, if to any.
+    pub(super) fn ship(&mut self, step: Step, nominal: &[NodeId], out: &mut Outbox<Effect>) -> Option<Plan> {
         self.shipped = Some(step);
         let to = self.receivers(step, nominal);
         for peer in nominal.iter().filter(|peer| !to.contains(peer)) {
@@ -20,12 +20,12 @@ impl GossipPeer {
         }
         self.shipped_to.extend(to.iter().map(|to| (*to, step)));
         if to.is_empty() {
-            return;
+            return None;
         }
         let split = split(self.weight, to.len());
         to.iter().for_each(|to| self.escrow.deposit(*to, step, split.share));
         self.weight = split.kept;
-        out.push(Effect::Ship(Plan { step, place: self.place(), out: to, split }));
+        Some(Plan { step, place: self.place(), out: to, split })
     }
 
     /// The peers of the graph, or for those that cannot take a message now the next members that can; ascending.

@@ -36,6 +36,9 @@ pub struct Node {
     pub alive: bool,
     pub machine: GossipPeer,
     pub mass: Mass,
+    /// What the last inner step moved it by, and what of that goes with the next messages.
+    pub moved: Mass,
+    goes: Mass,
     /// The step under way.
     pub step: Step,
     /// The first step whose mix has not been.
@@ -70,6 +73,8 @@ impl Node {
             alive: true,
             machine,
             mass,
+            moved: [0.0; 3],
+            goes: [0.0; 3],
             step: first,
             mixing: Step(0),
             round,
@@ -105,6 +110,10 @@ impl Node {
         for sent in &mix.returned {
             self.mass = combine(self.mass, 1.0, self.kept.remove(sent).expect("what comes back was kept"));
         }
+        // The rest of the movement goes with the messages of this step.
+        let goes = 1.0 - f64::from(mix.stays);
+        self.goes = std::mem::take(&mut self.moved).map(|moved| moved * goes);
+        self.mass = combine(self.mass, -1.0, self.goes);
         assert!((self.mass[0] - mix.weight).abs() < 1e-9, "{:?} {mix:?}", self.mass);
         self.mass[0] = mix.weight;
         given_up
@@ -114,6 +123,7 @@ impl Node {
     pub fn ship(&mut self, plan: &Plan) -> Mass {
         let (weight, split) = (self.mass[0], &plan.split);
         let part = self.mass.map(|value| value * (split.share / weight));
+        let part = combine(part, 1.0 / plan.out.len() as f64, std::mem::take(&mut self.goes));
         self.mass = self.mass.map(|value| value * (split.kept / weight));
         self.mass[0] = split.kept;
         plan.out.iter().for_each(|to| assert!(self.kept.insert((*to, plan.step), part).is_none(), "sent twice"));
@@ -147,6 +157,7 @@ impl Node {
     /// The decided round's values: every weight is 1.
     pub fn adopt(&mut self, round: Round, first: Step, mean: [f64; 2]) {
         (self.round, self.step, self.mass, self.heard) = (round, first, [1.0, mean[0], mean[1]], None);
+        (self.moved, self.goes) = ([0.0; 3], [0.0; 3]);
         self.kept.clear();
         self.pending = None;
     }

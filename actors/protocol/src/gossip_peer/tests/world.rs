@@ -214,6 +214,7 @@ impl World {
         if self.scenario.trains && !self.quiet {
             let moved = [0.0, self.random.below(200) as f64 / 1e3 - 0.1, self.random.below(100) as f64 / 1e2];
             self.node(id).mass = combine(self.nodes[&id].mass, 1.0, moved);
+            self.node(id).moved = moved;
             if self.nodes[&id].round == self.audit.round {
                 self.audit.expected = combine(self.audit.expected, 1.0, moved);
             }
