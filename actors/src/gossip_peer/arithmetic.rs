@@ -242,3 +242,6 @@ pub fn unbiased(pool: &Arc<Pool>, frozen: Frozen, last: Option<&(Assembled, f64)
     last.visit(0, length, |at, x| mean::mix(&mut values[at..at + x.len()], x, factor));
     buffer.freeze()
 }
+
+#[cfg(test)]
+mod tests;
