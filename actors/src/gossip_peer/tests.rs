@@ -84,7 +84,7 @@ async fn values_that_are_not_finite_are_not_read() {
             assert!(matches!(found, Err(ReadError::NotFinite(index)) if index == block), "{wire:?}: {found:?}");
         }
     }
-    let mut overflows = vec![f32::MAX.to_le_bytes().to_vec(), vec![0, 127]].concat();
+    let mut overflows = [f32::MAX.to_le_bytes().to_vec(), vec![0, 127]].concat();
     overflows.resize(WireType::Int8.encoded_bytes(256), 0);
     assert!(matches!(received(WireType::Int8, 256, vec![overflows.into()]).await, Err(ReadError::NotFinite(1))));
     assert!(matches!(received(WireType::Float32, 2, encoded(WireType::Float32, &[1.0])).await, Err(ReadError::Stream(_))));

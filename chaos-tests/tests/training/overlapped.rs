@@ -227,7 +227,7 @@ impl Tensors for Halves {
 #[test]
 fn a_node_whose_model_cannot_be_written_sends_nothing_more_and_leaves() {
     for staleness in [0, 1] {
-        let config = Config { staleness, ..gossip(8) };
+        let config = Config { staleness, grace_ms: 300, ..gossip(8) };
         let Cluster { nodes, rendezvous: _rendezvous } = start(&[1, 2, 3], Link::Memory(None), &config).unwrap();
         thread::scope(|scope| {
             for node in &nodes {

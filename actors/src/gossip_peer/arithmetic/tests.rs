@@ -154,7 +154,7 @@ impl Node {
         self.mass = self.mass.clone().plus(scale.into(), y);
         self.held += weight;
         // Some wait until the training thread has mixed.
-        if self.synchronous || seed % 3 == 0 {
+        if self.synchronous || seed.is_multiple_of(3) {
             self.arrived.push(part);
         } else {
             assert!(self.arithmetic.run(Job::Fold(part, self.own)).is_none());
