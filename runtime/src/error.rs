@@ -109,8 +109,9 @@ pub enum SynchronizeError {
     Abandoned,
 }
 
-/// Why `step` failed. Tensors, step counter, anchor and momentum are unchanged. After a refused value mend it and call `step`
-/// again. Nodes that die, leave or come are no error: the round is decided by those that are left, or waits for a quorum. An
+/// Why `step` failed. The step counter did not move. Tensors, anchor and momentum are unchanged, but for [`StepError::NotSent`],
+/// which leaves the parameters mixed, and [`StepError::NotWritten`], which leaves them useless. After a refused value mend it and
+/// call `step` again. Nodes that die, leave or come are no error: the round is decided by those that are left, or waits for a quorum. An
 /// exchange that failed ended this node's part in the run (other nodes run another script, momentum was lost and may not be, a
 /// round took too long): see its text, leave, and start the node again, which joins the others.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -165,10 +166,24 @@ pub enum StepError {
     /// `synchronize` comes first.
     #[error("step was called before synchronize: call synchronize once, before the first step")]
     NotSynchronized,
-    /// A tensor cannot be read or written.
+    /// A tensor cannot be read; nothing was sent.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// The attached sampler hands out other samples than the cluster's.
+    /// The exchange was made, and its result could not be written: tensors before this one have it, the others do not. Nothing of
+    /// this model is sent any more: this worker only leaves.
+    #[error(
+        "step {step}: {error}; the tensors before it hold the result of the exchange and the others do not: leave and start the node again, which joins the others"
+    )]
+    NotWritten {
+        /// The inner step.
+        step: u64,
+        /// Which tensor.
+        error: TensorError,
+    },
+    /// An earlier step's result was not taken, as that step's error said.
+    #[error("the result of an earlier step was not taken, as its error said: leave and start the node again, which joins the others")]
+    Broken,
+    /// The attached sampler hands out other samples than the cluster's; the result of the exchange was not taken.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
     /// An async call was cancelled while it waited: its exchange may have gone on without it.
@@ -196,6 +211,9 @@ pub enum GradientError {
     /// Several async workers on a single-threaded executor would wait for each other for ever.
     #[error("several async workers need a multi-threaded executor, or one plain thread each with `Worker`")]
     NeedsThreads,
+    /// An earlier step's result was not taken, as that step's error said.
+    #[error("the result of an earlier step was not taken, as its error said: leave and start the node again, which joins the others")]
+    Broken,
     /// The attached sampler hands out other samples than the cluster's.
     #[error(transparent)]
     Sampler(#[from] SamplerError),

@@ -193,9 +193,12 @@ impl AggregatorState {
                     let correction = values == Values::Gossiped && self.correction;
                     let values = self.take(values);
                     let (members, members_before) = (Arc::clone(&self.members), Arc::clone(&self.members_before));
-                    let values = Arc::new(values);
                     // Gradients do not go with it.
-                    let parameters = outcome.as_ref().is_some_and(|outcome| outcome.terms.carries_parameters());
+                    let parameters = outcome.as_ref().filter(|outcome| outcome.terms.carries_parameters());
+                    if let Some(outcome) = parameters {
+                        self.tell_decided(outcome, &values);
+                    }
+                    let (values, parameters) = (Arc::new(values), parameters.is_some());
                     let donated = self.donated.take_if(|_| parameters);
                     self.answer(Ok(Exchanged {
                         values,
@@ -218,6 +221,14 @@ impl AggregatorState {
                     self.answer(Err(ExchangeError::WorkersDisagree { worker, asked, before }));
                 }
             }
+        }
+    }
+
+    /// Where the workers go on, before they can. Only gossip needs it, and only then are the values kept for longer.
+    fn tell_decided(&self, outcome: &Outcome, values: &Assembled) {
+        if matches!(self.context.settings.algorithm.base, Base::Sgp(_)) {
+            let (round, values) = (outcome.round.next(), values.clone());
+            self.context.actors.tell_gossip_peer(GossipPeerMessage::Decided { round, values });
         }
     }
 

@@ -7,7 +7,6 @@ use super::messages::{GossipPeerMessage, Values};
 use super::payload::Payload;
 use crate::buffers::{Assembled, Frozen, Pool, chunks};
 use ractor::ActorRef;
-use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::gossip_peer::{Mix, Plan};
 use slowmo_protocol::mean;
 use std::sync::Arc;
@@ -33,8 +32,8 @@ pub enum Job {
     Correct(Mix, Vec<Part>),
     /// Synchronous: `kept` of the shipped numerators, and what arrived.
     Mix(Mix, Part, Vec<Part>),
-    /// Turns numerators into a message to the peers of the plan.
-    Encode(Arc<Plan>, Assembled),
+    /// Turns numerators into a message to the peers of the plan, and fills it in.
+    Encode(Arc<Plan>, Assembled, Payload),
     /// Adds the correction, and what rounding of earlier messages dropped, to the contribution to an exact average.
     Settle(Mix, Frozen, Vec<Part>),
     /// The numerators that the model in the training threads comes from, with their push-sum weight.
@@ -49,10 +48,10 @@ pub enum Job {
 pub type Jobs = mpsc::Sender<Job>;
 
 /// Starts the arithmetic of one node; it ends when the sender is dropped.
-pub fn start(pool: Arc<Pool>, wire: WireType, actor: ActorRef<GossipPeerMessage>) -> Jobs {
+pub fn start(pool: Arc<Pool>, actor: ActorRef<GossipPeerMessage>) -> Jobs {
     let (jobs, mut queue) = mpsc::channel(JOBS_MAX);
     tokio::spawn(async move {
-        let mut arithmetic = Arithmetic { pool, wire, last: None, correction: None, residual: Assembled::default() };
+        let mut arithmetic = Arithmetic::new(pool);
         while let Some(job) = queue.recv().await {
             let ran = tokio::task::spawn_blocking(move || {
                 let result = arithmetic.run(job);
@@ -75,7 +74,6 @@ struct Correction {
 
 struct Arithmetic {
     pool: Arc<Pool>,
-    wire: WireType,
     last: Option<(Assembled, f64)>,
     correction: Option<Correction>,
     /// Mass that rounding dropped, which the next message owes.
@@ -83,6 +81,10 @@ struct Arithmetic {
 }
 
 impl Arithmetic {
+    fn new(pool: Arc<Pool>) -> Self {
+        Self { pool, last: None, correction: None, residual: Assembled::default() }
+    }
+
     fn run(&mut self, job: Job) -> Option<GossipPeerMessage> {
         match job {
             Job::Fold(part, own) => self.fold(part, own),
@@ -95,9 +97,9 @@ impl Arithmetic {
                 self.last = Some((values.clone(), mix.weight));
                 return Some(GossipPeerMessage::Mixed(mix, Values::Numerators(values)));
             }
-            Job::Encode(plan, values) => {
+            Job::Encode(plan, values, payload) => {
                 let factor = plan.out.len() as f32 * plan.split.scale;
-                let payload = Payload::encode(&values, self.wire, &mut self.residual, factor, &self.pool);
+                payload.fill(&values, &mut self.residual, factor, &self.pool);
                 return Some(GossipPeerMessage::Encoded(plan, payload));
             }
             Job::Settle(mix, frozen, parts) => {
@@ -201,6 +203,22 @@ impl Arithmetic {
     }
 }
 
+/// The first `elements` of `values`: buffers may follow the parameters. Only a piece across that border is copied.
+pub fn front(pool: &Arc<Pool>, values: &Assembled, elements: usize) -> Assembled {
+    let mut front = Assembled::default();
+    for (start, piece) in values.pieces_within(0..elements) {
+        let length = piece.values().len().min(elements - start);
+        if length == piece.values().len() {
+            front.insert(start, piece.clone());
+        } else {
+            let mut cut = pool.take(length);
+            cut.values_mut().copy_from_slice(&piece.values()[..length]);
+            front.insert(start, cut.freeze());
+        }
+    }
+    front
+}
+
 /// `scale` of `values`, in chunks.
 fn scaled(pool: &Arc<Pool>, values: &Assembled, scale: f32) -> Assembled {
     let mut result = Assembled::default();
@@ -224,3 +242,6 @@ pub fn unbiased(pool: &Arc<Pool>, frozen: Frozen, last: Option<&(Assembled, f64)
     last.visit(0, length, |at, x| mean::mix(&mut values[at..at + x.len()], x, factor));
     buffer.freeze()
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ use crate::streams::Arrived;
 use slowmo_protocol::gossip_peer::{In, Key, PARKED_MAX};
 use slowmo_protocol::wire::Bulk;
 use std::sync::Arc;
+use transfer::ReadError;
 
 impl GossipPeerState {
     /// A stream begins. A peer may have heard of a decided round, and of its view, before this node: it waits here.
@@ -15,7 +16,9 @@ impl GossipPeerState {
         let header = arrived.header;
         let key = (header.round, step, header.sender);
         let here = self.streams.contains_key(&key) || self.reading.contains_key(&key);
-        if here || !scale.is_finite() || theirs != wire(&self.context) || self.streams.len() >= PARKED_MAX {
+        // Nobody gives away more than it has.
+        let is_part = scale > 0.0 && scale <= 1.0;
+        if here || !is_part || theirs != wire(&self.context) || self.streams.len() >= PARKED_MAX {
             tracing::warn!(from = %header.sender, %step, round = header.round.0, "gossip stream refused");
             return;
         }
@@ -30,7 +33,7 @@ impl GossipPeerState {
         let wire = wire(&self.context);
         let task = tokio::spawn(async move {
             let values = transfer::read(&pool, arrived, elements, wire).await;
-            let values = values.inspect_err(|error| tracing::info!(from = %key.2, step = %key.1, %error, "a gossip message broke off"));
+            let values = values.inspect_err(|error| log(key, error));
             // A stopped gossip peer needs no result.
             _ = myself.cast(GossipPeerMessage::Read(key, values.ok()));
         });
@@ -57,5 +60,13 @@ impl GossipPeerState {
         if let Some(reading) = self.reading.remove(&key) {
             reading.task.abort();
         }
+    }
+}
+
+/// A broken stream may be the network's fault, a value that is not finite is the sender's.
+fn log((_, step, from): Key, error: &ReadError) {
+    match error {
+        ReadError::Stream(_) => tracing::info!(%from, %step, %error, "a gossip message broke off"),
+        ReadError::NotFinite(_) => tracing::warn!(%from, %step, %error, "a gossip message was refused"),
     }
 }

@@ -52,8 +52,15 @@ pub enum GossipPeerMessage {
         step: Step,
         /// The numerators.
         values: Assembled,
-        /// Not all of them are finite: they must not be sent.
+        /// They must not be sent: not all of them are finite, or (then there are none) the training thread could not mix.
         withheld: bool,
+    },
+    /// What the training threads get of a decided round: they go on from there. Told before they are.
+    Decided {
+        /// The round that follows.
+        round: Round,
+        /// The parameters, and perhaps buffers behind them.
+        values: Assembled,
     },
     /// The numerators after the node's own slow step, of the same push-sum weight.
     Stepped(Assembled),

@@ -14,6 +14,8 @@ mod messages;
 mod outgoing;
 mod payload;
 mod shipments;
+#[cfg(test)]
+mod tests;
 mod transfer;
 
 pub use messages::{GossipPeerMessage, Values};
@@ -124,7 +126,7 @@ impl GossipPeerState {
             machine: None,
             out: Outbox::default(),
             timer: Timer::default(),
-            jobs: arithmetic::start(Arc::clone(&context.pool), wire(&context), myself.clone()),
+            jobs: arithmetic::start(Arc::clone(&context.pool), myself.clone()),
             context,
             myself,
             round: Round::FOUNDING,
@@ -162,16 +164,14 @@ impl GossipPeerState {
                 self.feed(In::Settle { step, round });
             }
             GossipPeerMessage::Numerators { step, values, withheld } => self.numerators(step, values, withheld).await,
-            GossipPeerMessage::Stepped(values) => {
-                self.last = Some((values.clone(), self.weight));
-                self.work(Job::Last(values, self.weight)).await;
-            }
+            GossipPeerMessage::Stepped(values) => self.go_on_from(&values).await,
+            GossipPeerMessage::Decided { round, values } => self.decided(round, &values).await,
             GossipPeerMessage::Frame(header, message, _credit) => self.feed(In::Frame { header, message }),
             GossipPeerMessage::Stream(arrived, _credit) => self.offered(arrived),
             GossipPeerMessage::Read(key, values) => self.read(key, values),
             GossipPeerMessage::Sent(sent, true) => self.feed(In::Sent(sent)),
             GossipPeerMessage::Sent(sent, false) => self.feed(In::SendFailed(sent)),
-            GossipPeerMessage::Encoded(plan, payload) => self.send(&plan, payload),
+            GossipPeerMessage::Encoded(plan, payload) => self.send(&plan, &payload),
             // A round was decided meanwhile, as above.
             GossipPeerMessage::Mixed(mix, _) if mix.round < self.round => {}
             GossipPeerMessage::Mixed(mix, values) => self.mixed(&mix, values),
@@ -181,6 +181,10 @@ impl GossipPeerState {
             GossipPeerMessage::Leave(_) if self.machine.is_none() => self.context.actors.tell_membership(MembershipMessage::Leave),
             GossipPeerMessage::Leave(round) => {
                 self.go_to(round).await;
+                // Its training thread went away without mixing: nothing of that step is sent.
+                if let Some(plan) = self.plan.take() {
+                    self.feed(In::Withheld(plan.step));
+                }
                 self.feed(In::Leave(round));
             }
             GossipPeerMessage::Tick => {
@@ -260,6 +264,23 @@ impl GossipPeerState {
         (self.frozen, self.shipped, self.plan, self.last, self.weight) = (None, None, None, None, 1.0);
         self.training_mixes = false;
         self.work(Job::Reset).await;
+    }
+
+    /// The training threads get these values of a decided round, with which their model begins the next one. They have not gossiped
+    /// in it yet: the aggregator, which asks for that, says this first.
+    async fn decided(&mut self, round: Round, values: &Assembled) {
+        self.go_to(round).await;
+        self.feed(In::Round(round));
+        if round == self.round {
+            self.go_on_from(values).await;
+        }
+    }
+
+    /// The training threads get other numerators, of the same weight as before, than the arithmetic left them.
+    async fn go_on_from(&mut self, values: &Assembled) {
+        let values = arithmetic::front(&self.context.pool, values, self.elements);
+        self.last = self.is_synchronous().then(|| (values.clone(), self.weight));
+        self.work(Job::Last(values, self.weight)).await;
     }
 
     fn forget_all(&mut self) {

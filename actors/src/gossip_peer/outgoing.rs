@@ -21,11 +21,20 @@ impl GossipPeerState {
         }
     }
 
-    /// Float32 needs no encoding.
+    /// Float32 needs no encoding. Either way the message is kept from here on: its mass may come back before it leaves.
     async fn encode(&mut self, plan: Plan, values: Assembled) {
+        let (plan, now) = (Arc::new(plan), self.context.clock.now());
         match wire(&self.context) {
-            WireType::Float32 => self.send(&Arc::new(plan), Payload::Float32(values)),
-            _ => self.work(Job::Encode(Arc::new(plan), values)).await,
+            WireType::Float32 => {
+                let payload = Payload::Float32(values);
+                self.shipments.keep(&plan, payload.clone(), now);
+                self.send(&plan, &payload);
+            }
+            wire => {
+                let payload = Payload::awaited(wire);
+                self.shipments.keep(&plan, payload.clone(), now);
+                self.work(Job::Encode(plan, values, payload)).await;
+            }
         }
     }
 
@@ -37,7 +46,9 @@ impl GossipPeerState {
         }
         if withheld {
             self.plan = None;
-            self.work(Job::Mend(values, self.weight)).await;
+            if !values.is_empty() {
+                self.work(Job::Mend(values, self.weight)).await;
+            }
             return self.feed(In::Withheld(step));
         }
         self.work(Job::Last(values.clone(), self.weight)).await;
@@ -46,11 +57,12 @@ impl GossipPeerState {
         }
     }
 
-    pub(super) fn send(&mut self, plan: &Arc<Plan>, values: Payload) {
+    pub(super) fn send(&mut self, plan: &Arc<Plan>, values: &Payload) {
         // A decided round may have come while it was encoded.
         if plan.place.round < self.round {
             return;
         }
+        self.shipments.depart(plan.step, self.context.clock.now());
         let wire = wire(&self.context);
         // One that died meanwhile gets nothing: its part has been taken back.
         let awaits = |to: &NodeId| self.machine.as_ref().is_some_and(|machine| machine.awaits_answer((*to, plan.step)));
@@ -65,7 +77,6 @@ impl GossipPeerState {
                 _ = myself.cast(GossipPeerMessage::Sent((to, plan.step), sent.is_ok()));
             });
         }
-        self.shipments.keep(plan, values, self.context.clock.now());
     }
 
     /// The receiver has a message: its values need not be kept, and it says how fast the link is.

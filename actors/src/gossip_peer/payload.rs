@@ -4,24 +4,31 @@ use crate::buffers::{Assembled, Pool, VALUE_BYTES, chunks};
 use bytes::Bytes;
 use slowmo_protocol::algorithm::WireType;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+/// Encoded chunks, in flat order.
+pub type Chunks = Vec<(Range<usize>, Bytes)>;
 
 /// One message's values; cheap to clone.
 #[derive(Clone, Debug)]
 pub enum Payload {
     /// As they are.
     Float32(Assembled),
-    /// Encoded.
-    Encoded(WireType, Arc<[(Range<usize>, Bytes)]>),
+    /// Encoded. Kept from the moment that the message is owed, because it may come back; the arithmetic fills it in, before
+    /// anything that folds it.
+    Encoded(WireType, Arc<OnceLock<Chunks>>),
 }
 
 impl Payload {
+    /// A message that [`Payload::fill`] encodes later.
+    pub fn awaited(wire: WireType) -> Self {
+        Self::Encoded(wire, Arc::default())
+    }
+
     /// Encodes numerators chunk by chunk. `residual` is mass that earlier messages owe (zeros where it has no chunk), and becomes
     /// what this one owes; `factor` is the part of the mass that is given away.
-    pub fn encode(values: &Assembled, wire: WireType, residual: &mut Assembled, factor: f32, pool: &Arc<Pool>) -> Self {
-        if wire == WireType::Float32 {
-            return Self::Float32(values.clone());
-        }
+    pub fn fill(&self, values: &Assembled, residual: &mut Assembled, factor: f32, pool: &Arc<Pool>) {
+        let Self::Encoded(wire, encoded) = self else { return };
         let ranges = values.pieces().flat_map(|(start, piece)| chunks(start..start + piece.values().len()));
         let encode = |range: Range<usize>| {
             let mut numerators = pool.take(range.len());
@@ -33,14 +40,14 @@ impl Payload {
             residual.insert(range.start, owed.freeze());
             (range, Bytes::from(bytes))
         };
-        Self::Encoded(wire, ranges.map(encode).collect())
+        encoded.get_or_init(|| ranges.map(encode).collect());
     }
 
     /// How many bytes it has.
     pub fn length(&self) -> usize {
         match self {
             Self::Float32(values) => values.pieces().map(|(_, piece)| piece.values().len() * VALUE_BYTES).sum(),
-            Self::Encoded(_, encoded) => encoded.iter().map(|(_, bytes)| bytes.len()).sum(),
+            Self::Encoded(_, encoded) => encoded.get().into_iter().flatten().map(|(_, bytes)| bytes.len()).sum(),
         }
     }
 
@@ -50,7 +57,7 @@ impl Payload {
             Self::Float32(values) => {
                 values.pieces().flat_map(|(_, piece)| chunks(0..piece.values().len()).map(|range| piece.bytes(range))).collect()
             }
-            Self::Encoded(_, encoded) => encoded.iter().map(|(_, bytes)| bytes.clone()).collect(),
+            Self::Encoded(_, encoded) => encoded.get().into_iter().flatten().map(|(_, bytes)| bytes.clone()).collect(),
         }
     }
 
@@ -60,7 +67,7 @@ impl Payload {
             Self::Float32(values) => values,
             Self::Encoded(wire, encoded) => {
                 let mut values = Assembled::default();
-                for (range, bytes) in encoded.iter() {
+                for (range, bytes) in encoded.get().into_iter().flatten() {
                     let mut chunk = pool.take(range.len());
                     wire.decode(bytes, chunk.values_mut());
                     values.insert(range.start, chunk.freeze());

@@ -22,10 +22,17 @@ pub struct Shipments {
 }
 
 impl Shipments {
-    /// Keeps what `plan` sends from `now` on.
+    /// Keeps what `plan` sends, from the moment that it is owed.
     pub fn keep(&mut self, plan: &Plan, values: Payload, now: Instant) {
         let shipment = Shipment { values, scale: plan.split.scale, open: plan.out.iter().copied().collect(), since: now };
         self.by_step.insert(plan.step, shipment);
+    }
+
+    /// The messages of this step leave `now`.
+    pub fn depart(&mut self, step: Step, now: Instant) {
+        if let Some(shipment) = self.by_step.get_mut(&step) {
+            shipment.since = now;
+        }
     }
 
     /// How many bytes the message has, and since when it is on its way.
@@ -46,8 +53,13 @@ impl Shipments {
 
     /// What comes back, to be mixed again.
     pub fn take_back(&mut self, returned: &[Sent]) -> Vec<Part> {
-        let part =
-            |(_, step): &Sent| self.by_step.get(step).map(|shipment| Part { values: shipment.values.clone(), scale: shipment.scale });
+        let part = |(to, step): &Sent| {
+            let shipment = self.by_step.get(step).filter(|shipment| shipment.open.contains(to));
+            if shipment.is_none() {
+                tracing::error!(%to, %step, "mass came back whose values are not kept");
+            }
+            shipment.map(|shipment| Part { values: shipment.values.clone(), scale: shipment.scale })
+        };
         let parts = returned.iter().filter_map(part).collect();
         returned.iter().for_each(|sent| self.forget(*sent));
         parts

@@ -23,8 +23,19 @@ pub async fn send(context: &NodeContext, plan: &Plan, (wire, values): (WireType,
     stream.finish().await
 }
 
-/// Reads numerators of `elements` values into chunks.
-pub async fn read(pool: &Arc<Pool>, mut arrived: Arrived, elements: usize, wire: WireType) -> Result<Assembled, BulkError> {
+/// Why a message could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The stream broke.
+    #[error(transparent)]
+    Stream(#[from] BulkError),
+    /// Mixed, it would spread to all nodes.
+    #[error("value {0} is not finite")]
+    NotFinite(usize),
+}
+
+/// Reads numerators of `elements` values into chunks; all of them are finite.
+pub async fn read(pool: &Arc<Pool>, mut arrived: Arrived, elements: usize, wire: WireType) -> Result<Assembled, ReadError> {
     let mut values = Assembled::default();
     let mut encoded = vec![0; if wire == WireType::Float32 { 0 } else { wire.encoded_bytes(CHUNK_ELEMENTS.min(elements)) }];
     for range in chunks(0..elements) {
@@ -36,8 +47,20 @@ pub async fn read(pool: &Arc<Pool>, mut arrived: Arrived, elements: usize, wire:
             arrived.stream.read_exact(encoded).await?;
             wire.decode(encoded, chunk.values_mut());
         }
+        if let Some(index) = not_finite(chunk.values()) {
+            return Err(ReadError::NotFinite(range.start + index));
+        }
         values.insert(range.start, chunk.freeze());
     }
     arrived.stream.expect_end().await?;
     Ok(values)
 }
+
+/// The first value that is an infinity or NaN. Where there is none, one pass over their exponents, many at a time.
+fn not_finite(values: &[f32]) -> Option<usize> {
+    let found = values.iter().fold(0, |found, value| found | u32::from(value.to_bits() & INFINITE == INFINITE));
+    if found == 0 { None } else { values.iter().position(|value| !value.is_finite()) }
+}
+
+/// All bits of the exponent: infinities and NaN have them set.
+const INFINITE: u32 = 0x7f80_0000;

@@ -15,13 +15,13 @@ use tokio::sync::oneshot;
 pub enum WorkerMessage {
     /// Take part in an exchange.
     Exchange(ExchangeRequest),
-    /// The training thread has added a gossip's correction.
+    /// The training thread has added a gossip's correction, or could not.
     Mixed {
         /// The inner step.
         step: Step,
-        /// The numerators.
+        /// The numerators; none where it could not.
         values: Assembled,
-        /// Not all of them are finite: they must not be sent.
+        /// They must not be sent: not all of them are finite, or there are none.
         withheld: bool,
     },
     /// Leave in order.

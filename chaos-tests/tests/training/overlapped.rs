@@ -2,7 +2,7 @@
 
 use crate::support::{Job, Seen, assert_close, bits, noise, overlapped, uneven};
 use slowmo::config::{LatePeers, TopologyName, WireType};
-use slowmo::{Config, Exchange, StepError};
+use slowmo::{Config, Exchange, GradientError, StepError, TensorError, Tensors};
 use slowmo_chaos::cluster::{Cluster, Link, start};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -177,4 +177,89 @@ fn a_node_that_stalls_is_done_without_named_and_back_in_time_by_itself() {
         until("it is back", &|| (0..4).all(|of| late(of).is_empty()));
         over.store(true, Ordering::SeqCst);
     });
+}
+
+#[test]
+fn a_value_that_is_not_finite_in_a_rounds_first_gossip_stays_what_the_round_made_it() {
+    let Cluster { nodes, rendezvous: _rendezvous } = start(&[1, 2], Link::Memory(None), &gossip(8)).unwrap();
+    thread::scope(|scope| {
+        for node in &nodes {
+            let (mut worker, first) = (node.worker(0).unwrap(), node.node_id() == 1);
+            scope.spawn(move || {
+                let mut model = uneven(VALUES);
+                worker.synchronize(&mut model).unwrap();
+                for step in 0..16 {
+                    if first && step == 8 {
+                        // The other node's message is here: more than the own weight is mixed.
+                        thread::sleep(STALL / 2);
+                        let before = std::mem::replace(&mut model[7], f32::INFINITY);
+                        let error = worker.step(&mut model, 0.1).unwrap_err();
+                        assert!(matches!(error, StepError::NotSent { step: 8, .. }), "{error}");
+                        model[7] = before;
+                    }
+                    worker.step(&mut model, 0.1).unwrap();
+                    assert_close(&model, &uneven(VALUES), 1e-5);
+                }
+                worker.leave().unwrap();
+            });
+        }
+    });
+}
+
+/// A model in two tensors, of which the second cannot be written while it is stuck.
+struct Halves {
+    values: Vec<f32>,
+    stuck: bool,
+}
+
+impl Tensors for Halves {
+    fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
+        self.values.chunks(VALUES / 2).for_each(|half| visit("half", half));
+        Ok(())
+    }
+
+    fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
+        let written = if self.stuck { 1 } else { 2 };
+        self.values.chunks_mut(VALUES / 2).take(written).for_each(|half| visit("half", half));
+        let stuck = || TensorError::Framework { name: "half".to_owned(), message: "stuck".to_owned() };
+        if self.stuck { Err(stuck()) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a_node_whose_model_cannot_be_written_sends_nothing_more_and_leaves() {
+    for staleness in [0, 1] {
+        let config = Config { staleness, grace_ms: 300, ..gossip(8) };
+        let Cluster { nodes, rendezvous: _rendezvous } = start(&[1, 2, 3], Link::Memory(None), &config).unwrap();
+        thread::scope(|scope| {
+            for node in &nodes {
+                let mut worker = node.worker(0).unwrap();
+                let first = node.node_id() == 1;
+                scope.spawn(move || {
+                    let mut model = Halves { values: uneven(VALUES), stuck: false };
+                    worker.synchronize(&mut model).unwrap();
+                    for step in 0..24 {
+                        model.stuck = first && step == 11;
+                        if model.stuck {
+                            let error = worker.step(&mut model, 0.1).unwrap_err();
+                            assert!(matches!(error, StepError::NotWritten { step: 11, .. }), "{error}");
+                            assert_eq!(worker.step(&mut model, 0.1).unwrap_err(), StepError::Broken);
+                            assert_eq!(worker.average_gradients(&mut model.values).unwrap_err(), GradientError::Broken);
+                            let begun = Instant::now();
+                            while node.status().gossip.is_some_and(|gossip| gossip.escrowed > 0.0) {
+                                assert!(begun.elapsed() < Duration::from_secs(5), "what was not sent is not on its way");
+                                thread::sleep(Duration::from_millis(1));
+                            }
+                            break;
+                        }
+                        worker.step(&mut model, 0.1).unwrap();
+                    }
+                    worker.leave().unwrap();
+                    if !first {
+                        assert_close(&model.values, &uneven(VALUES), 1e-5);
+                    }
+                });
+            }
+        });
+    }
 }

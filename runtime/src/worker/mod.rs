@@ -87,8 +87,8 @@ impl Worker {
     ///
     /// # Errors
     /// A value that is not finite (named by tensor), a learning rate that cannot be divided by, another number of values than
-    /// at `synchronize`, an exchange that cannot go on with this node (see [`StepError`]). Nothing is changed, also not the step
-    /// counter.
+    /// at `synchronize`, an exchange that cannot go on with this node (see [`StepError`], also for what is unchanged). The step
+    /// counter did not move.
     pub fn step<P: Tensors + ?Sized>(&mut self, parameters: &mut P, learning_rate: f32) -> Result<StepReport, StepError> {
         self.step_with(parameters, Buffers { optimizer: &mut (), model: &mut () }, learning_rate)
     }

@@ -11,7 +11,7 @@ use crate::tensors::elements;
 use buffers::Sizes;
 use slowmo_actors::ExchangeError;
 use slowmo_actors::buffers::{Assembled, Buffer, Frozen};
-use slowmo_actors::ports::device::{Device, FreezeError, Mixed, Tensors};
+use slowmo_actors::ports::device::{Device, FreezeError, Mixed, TensorError, Tensors};
 use slowmo_actors::worker::{ExchangeRequest, Exchanged, WorkerMessage};
 use slowmo_protocol::aggregator::{Request, Task};
 use slowmo_protocol::algorithm::Base;
@@ -39,6 +39,8 @@ pub struct Session {
     sampler: Option<Follower>,
     /// An exchange was asked for and its result not taken yet.
     waiting: bool,
+    /// The result of an exchange was not taken, or only in part.
+    broken: bool,
 }
 
 /// An exchange that a step waits for.
@@ -51,7 +53,8 @@ pub struct Pending {
 impl Session {
     /// A worker before its first call.
     pub fn new(node: Arc<Node>, index: usize) -> Self {
-        Self { node, index, step: Step(0), sizes: None, averaged_gradients: false, passed_over: false, sampler: None, waiting: false }
+        let (averaged_gradients, passed_over, waiting, broken) = (false, false, false, false);
+        Self { node, index, step: Step(0), sizes: None, averaged_gradients, passed_over, sampler: None, waiting, broken }
     }
 
     /// Sends the founding request.
@@ -100,6 +103,9 @@ impl Session {
         if self.waiting {
             return Err(StepError::Abandoned);
         }
+        if self.broken {
+            return Err(StepError::Broken);
+        }
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
         self.check_length("parameters", elements(parameters)?, sizes.parameters)?;
         self.warn_if_gradients_were_not_averaged();
@@ -131,24 +137,29 @@ impl Session {
         self.waiting = false;
         let mut exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped)).map_err(|error| StepError::Exchange { step, error })?;
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
+        // The others count on it that this node takes all of it.
+        self.broken = true;
         self.follow(&exchanged)?;
+        let unwritten = |error| StepError::NotWritten { step, error };
         let Exchanged { weight, correction, .. } = exchanged;
-        if correction {
+        let not_finite = if correction {
             // Handed over whole, so that it can be overwritten in place.
-            self.mix(std::mem::take(&mut exchanged.values), weight, parameters)?;
+            self.mix(std::mem::take(&mut exchanged.values), weight, parameters).map_err(unwritten)?
         } else {
-            self.device().write_back(&exchanged.values, 0, weight, parameters)?;
-        }
+            self.device().write_back(&exchanged.values, 0, weight, parameters).map_err(unwritten)?;
+            None
+        };
         // Averaged buffers travel with every decided round of parameters, also one that this node was passed over in.
         if exchanged.outcome.is_some() {
-            self.device().write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model)?;
+            self.device().write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model).map_err(unwritten)?;
         }
         if let Some(donated) = &exchanged.donated {
-            self.device().write_back(donated, 0, 1.0, buffers.optimizer)?;
+            self.device().write_back(donated, 0, 1.0, buffers.optimizer).map_err(unwritten)?;
         }
         let due = exchanged.outcome.as_ref().map_or(due, |outcome| taken(due, outcome.terms.kind));
-        self.write_optimizer(due, sizes, &exchanged.values, buffers)?;
-        Ok(self.exchanged(due, &exchanged))
+        self.write_optimizer(due, sizes, &exchanged.values, buffers).map_err(unwritten)?;
+        self.broken = false;
+        not_finite.map_or_else(|| Ok(self.exchanged(due, &exchanged)), |error| Err(StepError::NotSent { step, error }))
     }
 
     /// The report of an exchange; the step goes on where the outcome says.
@@ -202,6 +213,9 @@ impl Session {
     pub fn begin_gradients(&mut self, gradients: &mut dyn Tensors) -> Result<Option<Answer>, GradientError> {
         if self.waiting {
             return Err(GradientError::Abandoned);
+        }
+        if self.broken {
+            return Err(GradientError::Broken);
         }
         let sizes = self.sizes.ok_or(GradientError::NotSynchronized)?;
         self.averaged_gradients = true;
@@ -311,14 +325,19 @@ impl Session {
         overlaps && due.exchange == Exchange::Gossip
     }
 
-    /// Adds a gossip's correction to the model; worker 0's numerators are what the node sends.
-    fn mix(&self, correction: Arc<Assembled>, weight: f64, parameters: &mut dyn Tensors) -> Result<(), StepError> {
+    /// Adds a gossip's correction to the model; worker 0's numerators are what the node sends. The gossip peer hears of it in any
+    /// case: it has split the weight already, and the receivers wait. Returns a value that is not finite.
+    fn mix(&self, correction: Arc<Assembled>, weight: f64, parameters: &mut dyn Tensors) -> Result<Option<FreezeError>, TensorError> {
         let keep = (self.index == 0).then(|| self.node.pool());
-        let Mixed { numerators: values, not_finite } = self.device().mix(correction, weight, parameters, keep)?;
+        let (values, mixed) = match self.device().mix(correction, weight, parameters, keep) {
+            Ok(Mixed { numerators, not_finite }) => (numerators, Ok(not_finite)),
+            Err(error) => (Assembled::default(), Err(error)),
+        };
         if self.index == 0 {
-            self.node.tell_worker(self.index, WorkerMessage::Mixed { step: self.step, values, withheld: not_finite.is_some() });
+            let withheld = !matches!(mixed, Ok(None));
+            self.node.tell_worker(self.index, WorkerMessage::Mixed { step: self.step, values, withheld });
         }
-        not_finite.map_or(Ok(()), |error| Err(StepError::NotSent { step: self.step.0, error }))
+        mixed
     }
 
     /// The report of a step after which nothing was due.
