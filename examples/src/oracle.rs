@@ -89,20 +89,23 @@ struct Exchange {
     slow_momentum: Vec<f32>,
     /// How often they gossiped.
     gossips: u32,
-    /// Overlapped gossip: what is under way.
+    /// What is under way.
     sent: Option<Sent>,
+    /// The replicas' parameters as the last exchange left them.
+    left: Vec<Vec<f32>>,
 }
 
-/// Half of every replica's parameters on their way to the replica `hop` further.
+/// Half of every replica's `values` on their way to the replica `hop` further; of what it keeps, it gave away half too.
 struct Sent {
     values: Vec<Vec<f32>>,
+    kept: Vec<Vec<f32>>,
     hop: usize,
 }
 
 impl Exchange {
     fn new(method: Method, anchor: Vec<f32>) -> Self {
         let slow_momentum = vec![0.0; anchor.len()];
-        Self { method, anchor, slow_momentum, gossips: 0, sent: None }
+        Self { method, anchor, slow_momentum, gossips: 0, sent: None, left: Vec::new() }
     }
 
     /// Whether the parameters of the replicas changed after inner step `step`, counted from 0.
@@ -122,6 +125,7 @@ impl Exchange {
             (_, Base::Sgp { .. }) => self.gossip_overlapped(replicas),
             _ => return false,
         }
+        self.left = replicas.to_vec();
         true
     }
 
@@ -144,23 +148,35 @@ impl Exchange {
 
     /// What was sent at this step is mixed at this step.
     fn gossip(&mut self, replicas: &mut [Vec<f32>]) {
-        self.sent = self.next_hop(replicas.len()).map(|hop| Sent { values: replicas.to_vec(), hop });
+        self.sent = self.next_hop(replicas.len()).map(|hop| Sent { values: replicas.to_vec(), kept: replicas.to_vec(), hop });
         self.mix_sent(replicas);
     }
 
-    /// What was sent at the step before is mixed at this step.
+    /// What was sent at the step before is mixed at this step. Half of what this step moved a replica by stays with it, the other half
+    /// goes with what it sends.
     fn gossip_overlapped(&mut self, replicas: &mut [Vec<f32>]) {
+        let before = std::mem::take(&mut self.left);
+        let before = if before.is_empty() { vec![self.anchor.clone(); replicas.len()] } else { before };
+        let difference = |(now, before): (&Vec<f32>, &Vec<f32>)| now.iter().zip(before).map(|(now, before)| now - before).collect();
+        let moved: Vec<Vec<f32>> = replicas.iter().zip(&before).map(difference).collect();
         self.mix_sent(replicas);
-        self.sent = self.next_hop(replicas.len()).map(|hop| Sent { values: replicas.to_vec(), hop });
+        let Some(hop) = self.next_hop(replicas.len()) else { return };
+        let mut values = replicas.to_vec();
+        for ((replica, value), moved) in replicas.iter_mut().zip(&mut values).zip(&moved) {
+            for ((kept, sent), moved) in replica.iter_mut().zip(value).zip(moved) {
+                (*kept, *sent) = (*kept - 0.5 * moved, *sent + 0.5 * moved);
+            }
+        }
+        self.sent = Some(Sent { values, kept: replicas.to_vec(), hop });
     }
 
-    /// Each replica gave away half of what it was when it sent, and receives half of what another was then; what it has learnt
-    /// since is its own.
+    /// Each replica gave away half of what it was when it sent, and receives half of what another sent then; what it has learnt since
+    /// is its own.
     fn mix_sent(&mut self, replicas: &mut [Vec<f32>]) {
-        let Some(Sent { values: sent, hop }) = self.sent.take() else { return };
+        let Some(Sent { values: sent, kept, hop }) = self.sent.take() else { return };
         let size = replicas.len();
         for (rank, values) in replicas.iter_mut().enumerate() {
-            let (given, received) = (&sent[rank], &sent[(rank + size - hop) % size]);
+            let (given, received) = (&kept[rank], &sent[(rank + size - hop) % size]);
             for ((value, given), received) in values.iter_mut().zip(given).zip(received) {
                 *value += 0.5 * (received - given);
             }
@@ -228,11 +244,14 @@ mod tests {
         assert_close(&found, &[&[0.25, 0.15, 0.25, 0.35], &[0.475], &[0.6275, 0.7275, 0.6275, 0.7275], &[1.09725]]);
     }
 
-    /// By hand: hop 1 of step 0 arrives at step 1, hop 2 of step 1 at step 2, hop 1 of step 2 in the average of step 3.
+    /// By hand: half of a movement stays; hop 1 of step 0 arrives at step 1, hop 2 of step 1 at step 2, hop 1 of step 2 in the average of step 3.
     #[test]
     fn overlapped_gossip_mixes_one_step_later() {
         let found = trajectory(method(Base::Sgp { staleness: 1 }, Some(4)), &[1.0; 4], &[1.0, 2.0, 3.0, 4.0], 4);
-        assert_close(&found, &[&[0.1, 0.2, 0.3, 0.4], &[0.34, 0.33, 0.52, 0.71], &[0.496, 0.687, 0.678, 0.849], &[0.85975]]);
+        assert_close(
+            &found,
+            &[&[0.05, 0.1, 0.15, 0.2], &[0.3725, 0.22, 0.3675, 0.515], &[0.543_875, 0.6465, 0.549_125, 0.636_75], &[0.891_218_75]],
+        );
     }
 
     #[test]

@@ -39,22 +39,32 @@ pub fn blend(target: &mut [f32], scale: f32, values: &[f32], factor: f32) {
     }
 }
 
-/// Turns the model that the user's optimizer stepped on into the mixed one: the numerators are `x = z + correction`, the model is
-/// `x / weight` (gradient taken at `z`, step taken on `x`; algorithm section 2). `numerators` holds the correction and becomes
-/// `x`. Returns whether all numerators are finite.
-pub fn correct(model: &mut [f32], numerators: &mut [f32], weight: f64) -> bool {
+/// Overlapped gossip (algorithm section 5): the numerators `x = stays·model + correction`, of which `x / weight` is left in the model.
+/// `false` if one of them is not finite.
+#[must_use]
+pub fn correct(model: &mut [f32], correction: &[f32], stays: f32, weight: f64) -> bool {
     let weight = weight as f32;
     let mut exponents = 0;
-    for (value, numerator) in model.iter_mut().zip(numerators) {
-        let x = *value + *numerator;
+    for (value, correction) in model.iter_mut().zip(correction) {
+        let x = *correction + stays * *value;
         exponents |= u32::from(x.to_bits() & INFINITE == INFINITE);
-        *numerator = x;
         *value = x;
     }
     if weight != 1.0 {
         model.iter_mut().for_each(|value| *value /= weight);
     }
     exponents == 0
+}
+
+/// The same on a copy of the model, which becomes the numerators `x`; and what is sent of them: `last`, the numerators before (of push-sum
+/// weight `weight`), becomes `x + Δ`, where `Δ` is what the inner step moved the model by.
+pub fn share_out(model: &mut [f32], last: &mut [f32], correction: &[f32], stays: f32, weight: f64) {
+    let weight = weight as f32;
+    for ((model, last), correction) in model.iter_mut().zip(last).zip(correction) {
+        let x = *correction + stays * *model;
+        *last = x + (*model - *last / weight);
+        *model = x;
+    }
 }
 
 /// All bits of the exponent: infinities and NaN have them set.
@@ -75,22 +85,27 @@ mod tests {
     #[test]
     fn a_correction_steps_on_the_numerator() {
         // w = 0.5, z = 4, so x = 2; the optimizer moved z by −1, and 0.25 · 6 arrived with weight 0.25.
-        let (mut model, mut correction) = ([3.0f32], [6.0f32]);
-        blend(&mut correction, 0.25, &[4.0], 0.5 - 1.0);
-        assert!(correct(&mut model, &mut correction, 0.75));
-        assert_eq!((model, correction), ([2.5 / 0.75], [2.5]));
-        let (mut model, mut none) = ([3.0f32, -7.5], [0.0f32; 2]);
-        assert!(correct(&mut model, &mut none, 1.0));
-        assert_eq!((model, none), ([3.0, -7.5], [3.0, -7.5]));
+        let (moved, z, w, after) = (-1.0f32, 4.0f32, 0.5f64, 0.75);
+        for (stays, x) in [(1.0, 2.5), (0.5, 3.0)] {
+            let (mut model, mut correction) = ([z + moved], [6.0f32]);
+            blend(&mut correction, 0.25, &[z], w as f32 - stays);
+            let (mut numerators, mut sent) = (model, [z * w as f32]);
+            assert!(correct(&mut model, &correction, stays, after));
+            assert_eq!(model, [x / after as f32], "stays {stays}");
+            share_out(&mut numerators, &mut sent, &correction, stays, w);
+            assert_eq!((numerators, sent), ([x], [x + moved]));
+        }
+        let mut model = [3.0f32, -7.5];
+        assert!(correct(&mut model, &[0.0; 2], 1.0, 1.0));
+        assert_eq!(model, [3.0, -7.5]);
     }
 
     #[test]
     fn values_that_are_not_finite_are_noticed() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let (mut model, mut none) = ([1.0, bad, 2.0], [0.0f32; 3]);
-            assert!(!correct(&mut model, &mut none, 1.0));
+            assert!(!correct(&mut [1.0, bad, 2.0], &[0.0; 3], 1.0, 1.0));
+            assert!(!correct(&mut [1.0, 3.0, 2.0], &[0.0, 0.0, bad], 0.5, 1.0));
         }
-        let (mut model, mut correction) = ([f32::MAX], [f32::MAX]);
-        assert!(!correct(&mut model, &mut correction, 1.0), "overflow");
+        assert!(!correct(&mut [f32::MAX], &[f32::MAX], 1.0, 1.0), "overflow");
     }
 }

@@ -39,10 +39,10 @@ pub enum AggregatorMessage {
         contributors: usize,
         /// The inner step that follows.
         next_step: Step,
-        /// The new numerators, or what is added to the model to get them.
+        /// The new numerators, or what is added to a part of the model to get them.
         values: Assembled,
-        /// Whether it is the latter.
-        correction: bool,
+        /// That part, if it is the latter.
+        correction: Option<f32>,
     },
     /// What was in flight is in the contribution.
     Settled {

@@ -51,8 +51,8 @@ pub struct AggregatorState {
     donated: Option<Arc<Assembled>>,
     /// The values of the gossip that is complete, until the workers take them.
     gossiped: Assembled,
-    /// Whether those are a correction of the training threads' model.
-    correction: bool,
+    /// If those are a correction of the training threads' model: the part of it that stays.
+    correction: Option<f32>,
     /// The values after the node's own slow step, until the workers take them.
     stepped: Assembled,
     whole: Option<Box<WholeState>>,
@@ -134,7 +134,7 @@ impl AggregatorState {
             decided: Assembled::default(),
             donated: None,
             gossiped: Assembled::default(),
-            correction: false,
+            correction: None,
             stepped: Assembled::default(),
             whole: None,
             members: Arc::default(),
@@ -190,7 +190,7 @@ impl AggregatorState {
                 }
                 Effect::WholeStep { values, gamma } => self.start_whole_step(values, gamma, myself),
                 Effect::Release { values, weight, outcome, contributors, next_step, drained } => {
-                    let correction = values == Values::Gossiped && self.correction;
+                    let correction = self.correction.filter(|_| values == Values::Gossiped);
                     let values = self.take(values);
                     let (members, members_before) = (Arc::clone(&self.members), Arc::clone(&self.members_before));
                     // Gradients do not go with it.
@@ -286,14 +286,8 @@ impl AggregatorState {
         self.failed |= result.is_err() && !passed_over;
         (self.request, self.frozen, self.donation, self.samples) = (None, None, None, None);
         (self.gossiped, self.stepped) = Default::default();
-        let mut replies = std::mem::take(&mut self.replies);
-        // The last one gets the values themselves: a correction is overwritten in place where nobody else has it.
-        let last = replies.pop_last();
-        for (_, reply) in replies {
+        for (_, reply) in std::mem::take(&mut self.replies) {
             _ = reply.send(result.clone());
-        }
-        if let Some((_, reply)) = last {
-            _ = reply.send(result);
         }
     }
 

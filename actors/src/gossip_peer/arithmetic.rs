@@ -1,11 +1,13 @@
 //! The arithmetic of mixes, one job after the other on a thread of its own, while the training threads compute.
 //!
-//! The training threads hold the de-biased model `z` and move it by `Δ`; the numerators are `x = own·z + Δ + Σ scale·y`. What is
-//! added to `z + Δ` to get there is the *correction* `(own − 1)·z + Σ scale·y`: it needs nothing of the training thread.
+//! The training threads hold the de-biased model `z` and move it by `Δ`. Overlapped, the numerators are `x = own·z + stays·Δ + Σ scale·y`,
+//! and what is sent is a part of `x + Δ` (see [`Mix`]). What is added to `stays·(z + Δ)` to get `x` is the *correction*
+//! `(own − stays)·z + Σ scale·y`: it needs nothing of the training thread, which mixes it in and hands over the model as it was. Where
+//! all members gossip, `own = stays`, and no more than the messages is folded.
 
 use super::messages::{GossipPeerMessage, Values};
 use super::payload::Payload;
-use crate::buffers::{Assembled, Frozen, Pool, chunks};
+use crate::buffers::{Assembled, Buffer, Frozen, Pool, chunks};
 use ractor::ActorRef;
 use slowmo_protocol::gossip_peer::{Mix, Plan};
 use slowmo_protocol::mean;
@@ -30,6 +32,8 @@ pub enum Job {
     Fold(Part, f64),
     /// Overlapped: completes the correction.
     Correct(Mix, Vec<Part>),
+    /// Overlapped: the training threads have mixed it in; the model was this before. Fills in the message, if one is to be sent.
+    Moved(Assembled, Option<(Arc<Plan>, Payload)>),
     /// Synchronous: `kept` of the shipped numerators, and what arrived.
     Mix(Mix, Part, Vec<Part>),
     /// Turns numerators into a message to the peers of the plan, and fills it in.
@@ -38,8 +42,9 @@ pub enum Job {
     Settle(Mix, Frozen, Vec<Part>),
     /// The numerators that the model in the training threads comes from, with their push-sum weight.
     Last(Assembled, f64),
-    /// The same, where some of them are not finite: those stay what they were. The training thread has to mend its model there.
-    Mend(Assembled, f64),
+    /// Overlapped: the same as [`Job::Moved`], but not all numerators are finite: those stay what they were, and nothing is sent. The
+    /// training thread has to mend its model there.
+    Mend(Assembled),
     /// A decided round: every weight is 1, and nothing is under way.
     Reset,
 }
@@ -66,32 +71,47 @@ pub fn start(pool: Arc<Pool>, actor: ActorRef<GossipPeerMessage>) -> Jobs {
     jobs
 }
 
-/// A correction under way, and the weight of the own numerators that it was begun with.
+/// A correction that is being folded.
 struct Correction {
     values: Assembled,
+    /// How much of `z` is in it.
     own: f64,
+}
+
+/// A correction that the training threads mix in.
+struct Mixing {
+    correction: Assembled,
+    stays: f32,
+    weight: f64,
 }
 
 struct Arithmetic {
     pool: Arc<Pool>,
     last: Option<(Assembled, f64)>,
     correction: Option<Correction>,
+    mixing: Option<Mixing>,
+    /// The part of a step's movement that stayed last: the next one's too, most likely.
+    stays: f32,
     /// Mass that rounding dropped, which the next message owes.
     residual: Assembled,
 }
 
 impl Arithmetic {
     fn new(pool: Arc<Pool>) -> Self {
-        Self { pool, last: None, correction: None, residual: Assembled::default() }
+        Self { pool, last: None, correction: None, mixing: None, stays: 1.0, residual: Assembled::default() }
     }
 
     fn run(&mut self, job: Job) -> Option<GossipPeerMessage> {
         match job {
-            Job::Fold(part, own) => self.fold(part, own),
+            Job::Fold(part, own) => self.fold(part, own - f64::from(self.stays)),
             Job::Correct(mix, parts) => {
-                let correction = self.complete(mix.own, parts);
-                return Some(GossipPeerMessage::Mixed(mix, Values::Correction(correction)));
+                // Without the model as it was before the step nobody knows the movement: all of it stays, and is in what is sent.
+                self.stays = if self.last.is_some() { mix.stays } else { 1.0 };
+                let correction = self.complete(mix.own - f64::from(self.stays), parts);
+                self.mixing = Some(Mixing { correction: correction.clone(), stays: self.stays, weight: mix.weight });
+                return Some(GossipPeerMessage::Mixed(mix, Values::Correction(correction, self.stays)));
             }
+            Job::Moved(before, message) => return self.moved(before, message),
             Job::Mix(mix, own, parts) => {
                 let values = self.mix(own, parts);
                 self.last = Some((values.clone(), mix.weight));
@@ -99,31 +119,35 @@ impl Arithmetic {
             }
             Job::Encode(plan, values, payload) => {
                 let factor = plan.out.len() as f32 * plan.split.scale;
-                payload.fill(&values, &mut self.residual, factor, &self.pool);
+                payload.fill(values, &mut self.residual, factor, &self.pool);
                 return Some(GossipPeerMessage::Encoded(plan, payload));
             }
             Job::Settle(mix, frozen, parts) => {
-                let correction = self.complete(mix.own, parts);
+                let correction = self.complete(mix.own - 1.0, parts);
                 let residual = std::mem::take(&mut self.residual);
                 let contribution = self.add(self.add(frozen, &correction), &residual);
                 return Some(GossipPeerMessage::Mixed(mix, Values::Contribution(contribution)));
             }
             Job::Last(values, weight) => self.last = Some((values, weight)),
-            Job::Mend(values, weight) => self.mend(values, weight),
-            Job::Reset => (self.last, self.correction, self.residual) = (None, None, Assembled::default()),
+            Job::Mend(before) => self.mend(before),
+            Job::Reset => {
+                (self.last, self.correction, self.mixing, self.residual) = (None, None, None, Assembled::default());
+            }
         }
         None
     }
 
-    /// What the last numerators are multiplied by in a correction of this `own`.
-    fn factor(&self, own: f64, base: f64) -> f32 {
+    /// What the last numerators are multiplied by to get so much of `z`.
+    fn factor(&self, own: f64) -> f32 {
         let weight = self.last.as_ref().map_or(1.0, |(_, weight)| *weight);
-        ((own - base) / weight) as f32
+        (own / weight) as f32
     }
 
+    /// Adds a part to the correction, which is begun with this much of `z`.
     fn fold(&mut self, part: Part, own: f64) {
         let (mut values, scale) = (part.values.into_values(&self.pool), part.scale);
-        let factor = self.factor(own, 1.0);
+        let own = if self.last.is_some() { own } else { 0.0 };
+        let factor = self.factor(own);
         match (&mut self.correction, &self.last) {
             (Some(correction), _) => {
                 correction.values.update(&self.pool, |start, target| {
@@ -143,11 +167,11 @@ impl Arithmetic {
         }
     }
 
-    /// The correction for numerators of weight `own`; empty if there is nothing to add.
+    /// The correction with this much of `z`; empty if there is nothing to add.
     fn complete(&mut self, own: f64, parts: Vec<Part>) -> Assembled {
         parts.into_iter().for_each(|part| self.fold(part, own));
         let begun = self.correction.take();
-        let factor = self.factor(own, begun.as_ref().map_or(1.0, |begun| begun.own));
+        let factor = self.factor(own - begun.as_ref().map_or(0.0, |begun| begun.own));
         let mut correction = begun.map(|begun| begun.values).unwrap_or_default();
         let Some((last, _)) = self.last.as_ref().filter(|_| factor != 0.0) else { return correction };
         if correction.is_empty() {
@@ -177,17 +201,52 @@ impl Arithmetic {
         values
     }
 
-    fn mend(&mut self, mut values: Assembled, weight: f64) {
-        let before = self.last.take();
-        values.update(&self.pool, |start, target| {
-            let mut then = vec![0.0; target.len()];
-            if let Some((last, last_weight)) = &before {
-                last.copy_to(start, &mut then);
-                then.iter_mut().for_each(|x| *x *= (weight / last_weight) as f32);
+    /// The numerators of what was mixed, and the message.
+    fn moved(&mut self, before: Assembled, message: Option<(Arc<Plan>, Payload)>) -> Option<GossipPeerMessage> {
+        let Mixing { correction, stays, weight } = self.mixing.take()?;
+        let known = self.last.is_some();
+        let (mut last, last_weight) = self.last.take().unwrap_or((Assembled::default(), 1.0));
+        let (mut numerators, mut sent) = (Assembled::default(), Assembled::default());
+        for (start, mut model) in buffers(before, &self.pool) {
+            let length = model.values().len();
+            let correction = slice(&correction, start, length, &self.pool);
+            if known && message.is_some() {
+                let mut last = buffer(&mut last, start, length, &self.pool);
+                mean::share_out(model.values_mut(), last.values_mut(), correction.values(), stays, last_weight);
+                sent.insert(start, last.freeze());
+            } else {
+                // Training threads checked that they are finite.
+                _ = mean::correct(model.values_mut(), correction.values(), stays, 1.0);
             }
-            target.iter_mut().zip(then).filter(|(value, _)| !value.is_finite()).for_each(|(value, then)| *value = then);
-        });
-        self.last = Some((values, weight));
+            numerators.insert(start, model.freeze());
+        }
+        let sent = if known { sent } else { numerators.clone() };
+        self.last = Some((numerators, weight));
+        let (plan, payload) = message?;
+        let factor = plan.out.len() as f32 * plan.split.scale;
+        payload.fill(sent, &mut self.residual, factor, &self.pool);
+        Some(GossipPeerMessage::Encoded(plan, payload))
+    }
+
+    /// The numerators where they are finite, what they were where they are not; what was to be sent of the movement stays.
+    fn mend(&mut self, before: Assembled) {
+        let Some(Mixing { correction, stays, weight }) = self.mixing.take() else { return };
+        let (mut last, last_weight) = self.last.take().unwrap_or((Assembled::default(), 1.0));
+        let (mut numerators, mut stayed) = (Assembled::default(), Assembled::default());
+        for (start, mut model) in buffers(before, &self.pool) {
+            let length = model.values().len();
+            let correction = slice(&correction, start, length, &self.pool);
+            let mut last = buffer(&mut last, start, length, &self.pool);
+            for ((model, last), correction) in model.values_mut().iter_mut().zip(last.values_mut()).zip(correction.values()) {
+                let (x, z) = (correction + stays * *model, *last / last_weight as f32);
+                let goes = (1.0 - stays) * (*model - z);
+                (*model, *last) = if x.is_finite() { (x, if goes.is_finite() { goes } else { 0.0 }) } else { (z * weight as f32, 0.0) };
+            }
+            numerators.insert(start, model.freeze());
+            stayed.insert(start, last.freeze());
+        }
+        self.last = Some((numerators, weight));
+        self.fold(Part { values: Payload::Float32(stayed), scale: 1.0 }, weight - f64::from(stays));
     }
 
     /// Adds a correction to the parameters at the front of a contribution.
@@ -201,6 +260,34 @@ impl Arithmetic {
         correction.visit(0, length, |at, part| mean::add(&mut values[at..at + part.len()], part));
         buffer.freeze()
     }
+}
+
+/// The pieces of `values`, to write.
+fn buffers(mut values: Assembled, pool: &Arc<Pool>) -> Vec<(usize, Buffer)> {
+    let all: Vec<_> = values.pieces().map(|(start, piece)| (start, piece.values().len())).collect();
+    all.into_iter().map(|(start, length)| (start, buffer(&mut values, start, length, pool))).collect()
+}
+
+/// A range of `values`, to write: the piece itself where it is one that nobody else has. Zeros where there are no values.
+fn buffer(values: &mut Assembled, start: usize, length: usize, pool: &Arc<Pool>) -> Buffer {
+    match values.take_piece(start, length) {
+        Some(piece) => piece.into_buffer(pool),
+        None => copy(values, start, length, pool),
+    }
+}
+
+/// A range of `values`: the piece itself where it is one.
+fn slice(values: &Assembled, start: usize, length: usize, pool: &Arc<Pool>) -> Frozen {
+    match values.piece(start).filter(|piece| piece.values().len() == length) {
+        Some(piece) => piece.clone(),
+        None => copy(values, start, length, pool).freeze(),
+    }
+}
+
+fn copy(values: &Assembled, start: usize, length: usize, pool: &Arc<Pool>) -> Buffer {
+    let mut buffer = pool.zeros(length);
+    values.copy_to(start, buffer.values_mut());
+    buffer
 }
 
 /// The first `elements` of `values`: buffers may follow the parameters. Only a piece across that border is copied.

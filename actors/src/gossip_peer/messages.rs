@@ -46,13 +46,13 @@ pub enum GossipPeerMessage {
         /// The model, and buffers behind it, as the training thread left them.
         frozen: Frozen,
     },
-    /// Overlapped: the numerators after the training thread mixed.
-    Numerators {
+    /// Overlapped: the training thread mixed.
+    Moved {
         /// The inner step.
         step: Step,
-        /// The numerators.
-        values: Assembled,
-        /// They must not be sent: not all of them are finite, or (then there are none) the training thread could not mix.
+        /// The model as the inner step left it.
+        before: Assembled,
+        /// Nothing must be sent: not all numerators are finite, or (then there is no model) the training thread could not mix.
         withheld: bool,
     },
     /// What the training threads get of a decided round: they go on from there. Told before they are.
@@ -92,8 +92,8 @@ pub enum GossipPeerMessage {
 pub enum Values {
     /// Synchronous: the new numerators.
     Numerators(Assembled),
-    /// Overlapped: what is added to the training threads' model.
-    Correction(Assembled),
+    /// Overlapped: what is added to this part of the training threads' model.
+    Correction(Assembled, f32),
     /// Before an exact average: the node's contribution.
     Contribution(Frozen),
 }

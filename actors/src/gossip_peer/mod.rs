@@ -163,7 +163,7 @@ impl GossipPeerState {
                 self.frozen = Some(frozen);
                 self.feed(In::Settle { step, round });
             }
-            GossipPeerMessage::Numerators { step, values, withheld } => self.numerators(step, values, withheld).await,
+            GossipPeerMessage::Moved { step, before, withheld } => self.moved(step, before, withheld).await,
             GossipPeerMessage::Stepped(values) => self.go_on_from(&values).await,
             GossipPeerMessage::Decided { round, values } => self.decided(round, &values).await,
             GossipPeerMessage::Frame(header, message, _credit) => self.feed(In::Frame { header, message }),
@@ -360,9 +360,9 @@ impl GossipPeerState {
             Values::Contribution(frozen) => return actors.tell_aggregator(AggregatorMessage::Settled { step, weight, frozen }),
             Values::Numerators(values) => {
                 self.last = Some((values.clone(), weight));
-                (values, false)
+                (values, None)
             }
-            Values::Correction(values) => (values, true),
+            Values::Correction(values, stays) => (values, Some(stays)),
         };
         let contributors = mix.arrivals.len() + 1;
         let next = Step(step.0.saturating_add(1));

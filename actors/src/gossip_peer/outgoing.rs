@@ -38,23 +38,27 @@ impl GossipPeerState {
         }
     }
 
-    /// Overlapped: the training thread has mixed; its numerators are on their way while it computes.
-    pub(super) async fn numerators(&mut self, step: Step, values: Assembled, withheld: bool) {
+    /// Overlapped: the training thread has mixed; what is sent is made, and on its way, while it computes. `before` is the model as its
+    /// inner step left it.
+    pub(super) async fn moved(&mut self, step: Step, before: Assembled, withheld: bool) {
         if !std::mem::take(&mut self.training_mixes) {
             // A decided round came between.
             return;
         }
         if withheld {
             self.plan = None;
-            if !values.is_empty() {
-                self.work(Job::Mend(values, self.weight)).await;
+            if !before.is_empty() {
+                self.work(Job::Mend(before)).await;
             }
             return self.feed(In::Withheld(step));
         }
-        self.work(Job::Last(values.clone(), self.weight)).await;
-        if let Some(plan) = self.plan.take_if(|plan| plan.step == step) {
-            self.encode(plan, values).await;
-        }
+        let (wire, now) = (wire(&self.context), self.context.clock.now());
+        let message = self.plan.take_if(|plan| plan.step == step).map(|plan| {
+            let payload = Payload::awaited(wire);
+            self.shipments.keep(&plan, payload.clone(), now);
+            (Arc::new(plan), payload)
+        });
+        self.work(Job::Moved(before, message)).await;
     }
 
     pub(super) fn send(&mut self, plan: &Arc<Plan>, values: &Payload) {

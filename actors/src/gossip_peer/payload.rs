@@ -14,6 +14,8 @@ pub type Chunks = Vec<(Range<usize>, Bytes)>;
 pub enum Payload {
     /// As they are.
     Float32(Assembled),
+    /// As they are, once they are known: like [`Payload::Encoded`].
+    Awaited(Arc<OnceLock<Assembled>>),
     /// Encoded. Kept from the moment that the message is owed, because it may come back; the arithmetic fills it in, before
     /// anything that folds it.
     Encoded(WireType, Arc<OnceLock<Chunks>>),
@@ -22,13 +24,23 @@ pub enum Payload {
 impl Payload {
     /// A message that [`Payload::fill`] encodes later.
     pub fn awaited(wire: WireType) -> Self {
-        Self::Encoded(wire, Arc::default())
+        match wire {
+            WireType::Float32 => Self::Awaited(Arc::default()),
+            wire => Self::Encoded(wire, Arc::default()),
+        }
     }
 
-    /// Encodes numerators chunk by chunk. `residual` is mass that earlier messages owe (zeros where it has no chunk), and becomes
+    /// Fills in numerators, encoded chunk by chunk. `residual` is mass that earlier messages owe (zeros where it has no chunk), and becomes
     /// what this one owes; `factor` is the part of the mass that is given away.
-    pub fn fill(&self, values: &Assembled, residual: &mut Assembled, factor: f32, pool: &Arc<Pool>) {
-        let Self::Encoded(wire, encoded) = self else { return };
+    pub fn fill(&self, values: Assembled, residual: &mut Assembled, factor: f32, pool: &Arc<Pool>) {
+        let (wire, encoded) = match self {
+            Self::Encoded(wire, encoded) => (wire, encoded),
+            Self::Awaited(awaited) => {
+                awaited.get_or_init(|| values);
+                return;
+            }
+            Self::Float32(_) => return,
+        };
         let ranges = values.pieces().flat_map(|(start, piece)| chunks(start..start + piece.values().len()));
         let encode = |range: Range<usize>| {
             let mut numerators = pool.take(range.len());
@@ -45,18 +57,22 @@ impl Payload {
 
     /// How many bytes it has.
     pub fn length(&self) -> usize {
+        let of = |values: &Assembled| values.pieces().map(|(_, piece)| piece.values().len() * VALUE_BYTES).sum();
         match self {
-            Self::Float32(values) => values.pieces().map(|(_, piece)| piece.values().len() * VALUE_BYTES).sum(),
+            Self::Float32(values) => of(values),
+            Self::Awaited(awaited) => awaited.get().map_or(0, of),
             Self::Encoded(_, encoded) => encoded.get().into_iter().flatten().map(|(_, bytes)| bytes.len()).sum(),
         }
     }
 
     /// The chunks as bytes, in flat order.
     pub fn bytes(&self) -> Vec<Bytes> {
+        let of = |values: &Assembled| {
+            values.pieces().flat_map(|(_, piece)| chunks(0..piece.values().len()).map(|range| piece.bytes(range))).collect()
+        };
         match self {
-            Self::Float32(values) => {
-                values.pieces().flat_map(|(_, piece)| chunks(0..piece.values().len()).map(|range| piece.bytes(range))).collect()
-            }
+            Self::Float32(values) => of(values),
+            Self::Awaited(awaited) => awaited.get().map_or_else(Vec::new, of),
             Self::Encoded(_, encoded) => encoded.get().into_iter().flatten().map(|(_, bytes)| bytes.clone()).collect(),
         }
     }
@@ -65,6 +81,7 @@ impl Payload {
     pub fn into_values(self, pool: &Arc<Pool>) -> Assembled {
         match self {
             Self::Float32(values) => values,
+            Self::Awaited(awaited) => awaited.get().cloned().unwrap_or_default(),
             Self::Encoded(wire, encoded) => {
                 let mut values = Assembled::default();
                 for (range, bytes) in encoded.get().into_iter().flatten() {

@@ -104,7 +104,7 @@ fn a_message_comes_back_as_it_was_encoded_also_if_that_was_later() {
     assert_eq!(shipments.under_way((NodeId(2), Step(7))), None, "nobody is to have it any more");
     shipments.depart(Step(7), Instant(6));
     let (values, mut residual) = ([1.0, -0.3, 0.7], Assembled::default());
-    payload.fill(&assembled(&pool, &values), &mut residual, 2.0 / 3.0, &pool);
+    payload.fill(assembled(&pool, &values), &mut residual, 2.0 / 3.0, &pool);
     let owed = flat(&residual, 3);
     for part in parts {
         let sent = flat(&part.values.into_values(&pool), 3);

@@ -87,9 +87,9 @@ pub enum FreezeError {
 /// What overlapped gossip left of a worker's values.
 #[derive(Clone, Debug)]
 pub struct Mixed {
-    /// The numerators in flat order, if they were asked for.
-    pub numerators: Assembled,
-    /// The first that is not finite, if there is one.
+    /// The values as they were before, in flat order, if they were asked for.
+    pub before: Assembled,
+    /// The first numerator that is not finite, if there is one.
     pub not_finite: Option<FreezeError>,
 }
 
@@ -108,16 +108,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// A tensor that cannot be read.
     fn copy(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), TensorError>;
 
-    /// One pass of overlapped gossip: adds `correction` (in flat order; nothing at all where it is empty) to the values, which gives
-    /// the numerators, and leaves them divided by `weight` in the tensors. Returns the numerators where `keep` says from where their
-    /// buffers come; where nobody else has the correction, they take its place.
+    /// One pass of overlapped gossip: the numerators are this part of the values that stays, and `correction` (in flat order; nothing at all where it
+    /// is empty); they are left divided by the push-sum weight in the tensors. Returns the values as they were before where `keep` says from where
+    /// their buffers come.
     ///
     /// # Errors
     /// A tensor that cannot be read or written; those before it were mixed.
     fn mix(
         &self,
-        correction: Arc<Assembled>,
-        weight: f64,
+        correction: &Assembled,
+        stays_and_weight: (f32, f64),
         tensors: &mut dyn Tensors,
         keep: Option<&Arc<Pool>>,
     ) -> Result<Mixed, TensorError>;

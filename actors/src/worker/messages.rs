@@ -15,13 +15,13 @@ use tokio::sync::oneshot;
 pub enum WorkerMessage {
     /// Take part in an exchange.
     Exchange(ExchangeRequest),
-    /// The training thread has added a gossip's correction, or could not.
+    /// The training thread has mixed a gossip's correction into its model, or could not.
     Mixed {
         /// The inner step.
         step: Step,
-        /// The numerators; none where it could not.
-        values: Assembled,
-        /// They must not be sent: not all of them are finite, or there are none.
+        /// The model as its inner step left it; nothing where it could not be mixed.
+        before: Assembled,
+        /// Nothing must be sent: not all numerators are finite, or there are none.
         withheld: bool,
     },
     /// Leave in order.
@@ -54,9 +54,9 @@ pub struct ExchangeRequest {
 pub struct Exchanged {
     /// The new numerators `x`; the model is `x / weight`.
     pub values: Arc<Assembled>,
-    /// The values are instead what is added to the model to get the numerators; worker 0 answers with those
-    /// ([`WorkerMessage::Mixed`]).
-    pub correction: bool,
+    /// The values are instead what is added to this part of the model to get the numerators; worker 0 answers with the model as it
+    /// was ([`WorkerMessage::Mixed`]).
+    pub correction: Option<f32>,
     /// A member's buffers of the base optimizer, if this node joined and joiners get a copy.
     pub donated: Option<Arc<Assembled>>,
     /// The node's push-sum weight.

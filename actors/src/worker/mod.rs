@@ -35,8 +35,8 @@ impl Actor for WorkerActor {
             WorkerMessage::Exchange(ExchangeRequest { request, model, frozen, donation, samples, reply }) => {
                 AggregatorMessage::Arrive(Arrival { worker: *worker, request, model, frozen, donation, samples, reply })
             }
-            WorkerMessage::Mixed { step, values, withheld } => {
-                context.actors.tell_gossip_peer(GossipPeerMessage::Numerators { step, values, withheld });
+            WorkerMessage::Mixed { step, before, withheld } => {
+                context.actors.tell_gossip_peer(GossipPeerMessage::Moved { step, before, withheld });
                 return Ok(());
             }
             WorkerMessage::Leave { reply } => AggregatorMessage::Leave { worker: *worker, reply },

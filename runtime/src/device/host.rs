@@ -28,12 +28,12 @@ impl Device for HostDevice {
 
     fn mix(
         &self,
-        correction: Arc<Assembled>,
-        weight: f64,
+        correction: &Assembled,
+        scales: (f32, f64),
         tensors: &mut dyn Tensors,
         keep: Option<&Arc<Pool>>,
     ) -> Result<Mixed, TensorError> {
-        mixing::mix(correction, weight, tensors, keep)
+        mixing::mix(correction, scales, tensors, keep)
     }
 
     fn write_back(&self, values: &Assembled, start: usize, weight: f64, tensors: &mut dyn Tensors) -> Result<(), TensorError> {

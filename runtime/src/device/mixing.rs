@@ -1,27 +1,21 @@
-//! The one pass of overlapped gossip over tensors in main memory: correction in, numerators out, chunk by chunk.
+//! The one pass of overlapped gossip over tensors in main memory: the model as it was goes out, chunk by chunk, and the mix comes in.
 
 use crate::tensors::threads;
-use slowmo_actors::buffers::{Assembled, Buffer, Frozen, Pool, chunks};
+use slowmo_actors::buffers::{Assembled, Buffer, Pool, chunks};
 use slowmo_actors::ports::device::{FreezeError, Mixed, TensorError, Tensors};
 use slowmo_protocol::mean;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Mixes; see [`slowmo_actors::ports::device::Device::mix`].
-pub fn mix(correction: Arc<Assembled>, weight: f64, tensors: &mut dyn Tensors, keep: Option<&Arc<Pool>>) -> Result<Mixed, TensorError> {
-    let scratch = Pool::new();
-    // The correction is overwritten, unless other workers share it.
-    let mut correction = Arc::try_unwrap(correction);
-    let mut begin = |range: Range<usize>| {
-        let ours = correction.as_mut().ok().and_then(|owned| owned.take_piece(range.start, range.len()));
-        Chunk { range, ours, buffer: None }
-    };
-    let mut all: Vec<Chunk> = chunks(0..tensors.elements()?).map(&mut begin).collect();
-    let shared = match &correction {
-        Ok(owned) => owned,
-        Err(shared) => &**shared,
-    };
-    let pass = Pass { shared, weight, pool: keep.unwrap_or(&scratch), keeps: keep.is_some() };
+pub fn mix(
+    correction: &Assembled,
+    (stays, weight): (f32, f64),
+    tensors: &mut dyn Tensors,
+    keep: Option<&Arc<Pool>>,
+) -> Result<Mixed, TensorError> {
+    let pass = Pass { correction, stays, weight, keep };
+    let mut all: Vec<Chunk> = chunks(0..tensors.elements()?).map(|range| Chunk { range, before: None }).collect();
     let (mut start, mut not_finite) = (0, None);
     tensors.write(&mut |name, tensor| {
         let length = tensor.len();
@@ -33,20 +27,18 @@ pub fn mix(correction: Arc<Assembled>, weight: f64, tensors: &mut dyn Tensors, k
         }
         start += length;
     })?;
-    let mut numerators = Assembled::default();
-    for Chunk { range, buffer, .. } in all {
-        buffer.into_iter().for_each(|buffer| numerators.insert(range.start, buffer.freeze()));
+    let mut before = Assembled::default();
+    for Chunk { range, before: buffer } in all {
+        buffer.into_iter().for_each(|buffer| before.insert(range.start, buffer.freeze()));
     }
-    Ok(Mixed { numerators, not_finite })
+    Ok(Mixed { before, not_finite })
 }
 
-/// A chunk of the model: the correction, to become numerators.
+/// A chunk of the model.
 struct Chunk {
     range: Range<usize>,
-    /// The correction, if nobody else has it.
-    ours: Option<Frozen>,
-    /// What of it was reached is numerators.
-    buffer: Option<Buffer>,
+    /// As it was, where that was reached, if it is asked for.
+    before: Option<Buffer>,
 }
 
 /// What a chunk and a tensor have in common.
@@ -75,38 +67,30 @@ fn parts<'a>(all: &'a mut [Chunk], start: usize, tensor: &'a mut [f32]) -> Vec<P
 
 /// What all chunks are mixed with.
 struct Pass<'a> {
-    /// The correction where it is not a chunk's own.
-    shared: &'a Assembled,
+    correction: &'a Assembled,
+    stays: f32,
     weight: f64,
-    pool: &'a Arc<Pool>,
-    /// Whether anybody wants the numerators.
-    keeps: bool,
+    keep: Option<&'a Arc<Pool>>,
 }
 
 impl Pass<'_> {
-    /// The first value of the part that is not finite, with its place in the tensor.
+    /// The first numerator of the part that is not finite, with its place in the tensor.
     fn mix(&self, part: Part<'_>) -> Option<(usize, f32)> {
-        let Part { chunk, from, tensor, index } = part;
-        let Chunk { range, ours, buffer } = chunk;
+        let Part { chunk: Chunk { range, before }, from, tensor, index } = part;
         let until = from + tensor.len();
-        let whole = buffer.get_or_insert_with(|| match ours.take() {
-            Some(ours) => ours.into_buffer(self.pool),
-            None => self.correction(range),
-        });
-        let numerators = &mut whole.values_mut()[from..until];
-        let finite = mean::correct(tensor, numerators, self.weight);
-        let found = (!finite).then(|| numerators.iter().position(|value| !value.is_finite())).flatten();
-        let found = found.map(|at| (index + at, numerators[at]));
-        if !self.keeps && until == range.len() {
-            *buffer = None;
+        if let Some(pool) = self.keep {
+            let before = before.get_or_insert_with(|| pool.take(range.len()));
+            before.values_mut()[from..until].copy_from_slice(tensor);
         }
-        found
-    }
-
-    /// A copy of the correction; zeros where there is none.
-    fn correction(&self, range: &Range<usize>) -> Buffer {
-        let mut buffer = self.pool.zeros(range.len());
-        self.shared.copy_to(range.start, buffer.values_mut());
-        buffer
+        let finite = match self.correction.piece(range.start).map(|piece| piece.values()) {
+            Some(piece) if piece.len() == range.len() => mean::correct(tensor, &piece[from..until], self.stays, self.weight),
+            _ => {
+                let mut correction = vec![0.0; tensor.len()];
+                self.correction.copy_to(range.start + from, &mut correction);
+                mean::correct(tensor, &correction, self.stays, self.weight)
+            }
+        };
+        let found = (!finite).then(|| tensor.iter().position(|value| !value.is_finite())).flatten();
+        found.map(|at| (index + at, tensor[at]))
     }
 }

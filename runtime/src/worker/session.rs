@@ -135,16 +135,15 @@ impl Session {
     ) -> Result<StepReport, StepError> {
         let step = self.step.0;
         self.waiting = false;
-        let mut exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped)).map_err(|error| StepError::Exchange { step, error })?;
+        let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped)).map_err(|error| StepError::Exchange { step, error })?;
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
         // The others count on it that this node takes all of it.
         self.broken = true;
         self.follow(&exchanged)?;
         let unwritten = |error| StepError::NotWritten { step, error };
         let Exchanged { weight, correction, .. } = exchanged;
-        let not_finite = if correction {
-            // Handed over whole, so that it can be overwritten in place.
-            self.mix(std::mem::take(&mut exchanged.values), weight, parameters).map_err(unwritten)?
+        let not_finite = if let Some(stays) = correction {
+            self.mix(&exchanged.values, (stays, weight), parameters).map_err(unwritten)?
         } else {
             self.device().write_back(&exchanged.values, 0, weight, parameters).map_err(unwritten)?;
             None
@@ -325,17 +324,17 @@ impl Session {
         overlaps && due.exchange == Exchange::Gossip
     }
 
-    /// Adds a gossip's correction to the model; worker 0's numerators are what the node sends. The gossip peer hears of it in any
-    /// case: it has split the weight already, and the receivers wait. Returns a value that is not finite.
-    fn mix(&self, correction: Arc<Assembled>, weight: f64, parameters: &mut dyn Tensors) -> Result<Option<FreezeError>, TensorError> {
+    /// Mixes a gossip's correction into the model; what worker 0's was before tells the gossip peer what to send. It hears of it in
+    /// any case: it has split the weight already, and the receivers wait. Returns a value that is not finite.
+    fn mix(&self, correction: &Assembled, scales: (f32, f64), parameters: &mut dyn Tensors) -> Result<Option<FreezeError>, TensorError> {
         let keep = (self.index == 0).then(|| self.node.pool());
-        let (values, mixed) = match self.device().mix(correction, weight, parameters, keep) {
-            Ok(Mixed { numerators, not_finite }) => (numerators, Ok(not_finite)),
+        let (before, mixed) = match self.device().mix(correction, scales, parameters, keep) {
+            Ok(Mixed { before, not_finite }) => (before, Ok(not_finite)),
             Err(error) => (Assembled::default(), Err(error)),
         };
         if self.index == 0 {
             let withheld = !matches!(mixed, Ok(None));
-            self.node.tell_worker(self.index, WorkerMessage::Mixed { step: self.step, values, withheld });
+            self.node.tell_worker(self.index, WorkerMessage::Mixed { step: self.step, before, withheld });
         }
         mixed
     }

@@ -1,5 +1,5 @@
-//! Any course of a node's gossip against the books in float64: numerators are `own·z + Δ + Σ scale·y`, and what is sent, kept and
-//! owed adds up to them.
+//! Any course of a node's gossip against the books in float64: numerators are `own·z + stays·Δ + Σ scale·y`, the rest of `Δ` is sent,
+//! and what is sent, kept and owed adds up to all of it.
 
 use super::*;
 use proptest::prelude::*;
@@ -95,6 +95,14 @@ impl Sum {
     }
 }
 
+/// What a node of this weight sends to so many peers.
+fn plan(weight: f64, out: usize) -> Option<Plan> {
+    let place = Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(1), ballot: Ballot::default() };
+    let out: Vec<NodeId> = (0..out as u64).map(NodeId).collect();
+    let split = split(weight, out.len());
+    (!out.is_empty() && weight >= WEIGHT_MIN).then_some(Plan { step: Step(0), place, out, split })
+}
+
 /// A message that was sent and may come back.
 struct Sent {
     payload: Payload,
@@ -176,61 +184,69 @@ impl Node {
             parts.push(Part { values: payload, scale });
         }
         let (round, step, arrivals, returned) = (Round(1), Step(0), Vec::new(), Vec::new());
-        (Mix { round, step, purpose, own, weight, arrivals, returned, behind: None }, parts, sum)
+        (Mix { round, step, purpose, own, weight, stays: 1.0, arrivals, returned, behind: None }, parts, sum)
     }
 
-    /// Sends a part of the numerators; returns which part stays. What is given away and what is owed is what was to be given away.
-    fn ship(&mut self, weight: f64, numerators: &Assembled, out: usize) -> f32 {
-        self.own = weight;
-        if out == 0 || weight < WEIGHT_MIN {
-            return 1.0;
+    /// Sends a part of `x`. What is given away and what is owed is what was to be given away.
+    fn ship(
+        &mut self,
+        plan: Option<Plan>,
+        x: Sum,
+        make: impl FnOnce(&mut Arithmetic, Option<(Arc<Plan>, Payload)>) -> Option<GossipPeerMessage>,
+    ) {
+        let before = flat(&self.arithmetic.residual);
+        let message = plan.map(|plan| (Arc::new(plan), Payload::awaited(self.wire)));
+        let made = make(&mut self.arithmetic, message.clone());
+        let Some((plan, payload)) = message else { return assert!(made.is_none()) };
+        assert!(matches!(made, Some(GossipPeerMessage::Encoded(..))));
+        let split = plan.split;
+        let given = plan.out.len() as f64 * f64::from(split.scale);
+        let q = flat(&payload.clone().into_values(&self.pool()));
+        if self.wire == WireType::Float32 {
+            x.assert_is(&q, "what is sent");
         }
-        let split = split(weight, out);
-        let place = Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(1), ballot: Ballot::default() };
-        let plan = Plan { step: Step(0), place, out: (0..out as u64).map(NodeId).collect(), split };
-        let payload = match self.wire {
-            WireType::Float32 => Payload::Float32(numerators.clone()),
-            wire => Payload::awaited(wire),
-        };
-        self.sent = Some(Sent { payload: payload.clone(), scale: split.scale, share: split.share });
-        let (given, before) = (out as f64 * f64::from(split.scale), flat(&self.arithmetic.residual));
-        if self.wire != WireType::Float32 {
-            let encoded = self.arithmetic.run(Job::Encode(Arc::new(plan), numerators.clone(), payload.clone()));
-            assert!(matches!(encoded, Some(GossipPeerMessage::Encoded(..))));
-        }
-        let (x, q) = (flat(numerators), flat(&payload.into_values(&self.pool())));
-        let owed = Sum::none().plus(1.0, before).plus(given, x).plus(-given, q);
-        owed.assert_is(&flat(&self.arithmetic.residual), "the residual");
+        let owed = x.0.iter().zip(&before).zip(&q);
+        let owed = owed
+            .map(|(((x, size), before), q)| (f64::from(*before) + given * (x - f64::from(*q)), 1.0 + 2.0 * size + f64::from(before.abs())));
+        Sum(owed.collect()).assert_is(&flat(&self.arithmetic.residual), "the residual");
+        self.sent = Some(Sent { payload, scale: split.scale, share: split.share });
         self.own = split.kept;
-        split.kept_scale
     }
 
-    /// Overlapped: the training thread adds the correction, and its numerators are sent.
+    /// Overlapped: the training thread mixes the correction in, and a message is made of the model that it had.
     fn gossip(&mut self, paid: f64, back: bool, out: usize, bad: Option<usize>) {
         let own = self.own * (1.0 - paid);
         let (mix, parts, mass) = self.mix(Purpose::Gossip, own, back);
         let (weight, pool) = (mix.weight, self.pool());
-        let expected = mass.plus(own, self.z.iter().copied()).plus(1.0, self.moved());
-        let Some(GossipPeerMessage::Mixed(_, super::Values::Correction(correction))) = self.arithmetic.run(Job::Correct(mix, parts)) else {
-            panic!("no correction")
-        };
-        let mut numerators = flat(&correction);
+        let plan = plan(weight, out);
+        let stays = plan.as_ref().map_or(1.0, |plan| plan.split.kept_scale);
+        let moved = self.moved();
+        let x = mass.plus(own, self.z.iter().copied()).plus(stays.into(), moved.iter().copied());
+        let corrected = self.arithmetic.run(Job::Correct(Mix { stays, ..mix }, parts));
+        let Some(GossipPeerMessage::Mixed(_, super::Values::Correction(correction, stays))) = corrected else { panic!("no correction") };
         bad.into_iter().for_each(|bad| self.model[bad] = f32::NAN);
-        assert_eq!(mean::correct(&mut self.model, &mut numerators, weight), bad.is_none());
-        let sent = assembled(&pool, &numerators, &[0]);
+        let before = assembled(&pool, &self.model, &[0]);
+        assert_eq!(mean::correct(&mut self.model, &flat(&correction), stays, weight), bad.is_none());
+        self.own = weight;
         if let Some(bad) = bad {
-            // Mended, it is what it was.
-            (numerators[bad], self.model[bad]) = (expected.0[bad].0 as f32, self.z[bad] as f32);
-            expected.assert_is(&numerators, "the finite numerators");
-            numerators[bad] = (self.z[bad] * weight) as f32;
-            self.arithmetic.run(Job::Mend(sent, weight));
-            self.own = weight;
+            self.arithmetic.run(Job::Mend(before));
+            // What was not sent of the movement stays, but for what is what it was.
+            let goes = moved.iter().enumerate().map(|(index, moved)| if index == bad { 0.0 } else { *moved });
+            self.mass = Sum::none().plus(1.0 - f64::from(stays), goes);
+            let mut expected = x;
+            expected.0[bad] = (self.z[bad] * weight, 1.0);
+            expected.assert_is(&self.last(), "the mended numerators");
+            self.model[bad] = self.z[bad] as f32;
         } else {
-            expected.assert_is(&numerators, "the numerators");
-            self.arithmetic.run(Job::Last(sent.clone(), weight));
-            self.ship(weight, &sent, out);
+            self.ship(plan, x.clone().plus(1.0, moved), |arithmetic, message| arithmetic.run(Job::Moved(before, message)));
+            x.assert_is(&self.last(), "the numerators");
         }
-        self.z = numerators.iter().map(|x| f64::from(*x) / weight).collect();
+        self.z = self.last().iter().map(|x| f64::from(*x) / weight).collect();
+    }
+
+    /// The numerators as the arithmetic knows them.
+    fn last(&self) -> Vec<f32> {
+        flat(&self.arithmetic.last.as_ref().unwrap().0)
     }
 
     /// Synchronous: sends, then mixes what comes.
@@ -240,7 +256,12 @@ impl Node {
         let x = Sum::none().plus(self.own, self.z.iter().copied()).plus(1.0, self.moved());
         x.assert_is(shipped.values(), "the numerators that are shipped");
         let shipped = assembled(&pool, shipped.values(), &[0]);
-        let scale = self.ship(self.own, &shipped, out) * (1.0 - paid) as f32;
+        let (plan, values) = (plan(self.own, out), shipped.clone());
+        let scale = plan.as_ref().map_or(1.0, |plan| plan.split.kept_scale) * (1.0 - paid) as f32;
+        self.ship(plan, x, |arithmetic, message| {
+            let (plan, payload) = message?;
+            arithmetic.run(Job::Encode(plan, values, payload))
+        });
         let own = self.own * (1.0 - paid);
         let now = std::mem::replace(&mut self.sent, returned);
         let (mix, parts, mass) = self.mix(Purpose::Gossip, own, back);
