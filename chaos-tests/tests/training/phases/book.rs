@@ -67,13 +67,13 @@ impl Book {
         self.outcomes.get(&round)
     }
 
-    /// How many of the last rounds, without a gap, these nodes and nobody else decided and stayed in.
-    pub fn rounds_of(&self, members: &[u64]) -> usize {
+    /// How many of the last rounds, without a gap, these nodes and nobody else decided and stayed in; none up to round `after`.
+    pub fn rounds_of(&self, members: &[u64], after: u64) -> usize {
         let theirs = |outcome: &&Outcome| {
             outcome.contributors.iter().map(|node| node.0).eq(members.iter().copied())
                 && outcome.view.ids().map(|node| node.0).eq(members.iter().copied())
         };
-        self.outcomes.values().rev().take_while(theirs).count()
+        self.outcomes.range(after + 1..).rev().map(|(_, outcome)| outcome).take_while(theirs).count()
     }
 
     /// Shards whose momentum restarted at zero.

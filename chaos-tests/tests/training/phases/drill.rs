@@ -61,6 +61,8 @@ impl Drill {
         node.faults().unwrap().watch(Arc::new(watcher));
         let worker = node.worker(0).unwrap();
         let mut state = shared.state();
+        // The round under way may still be decided with what an earlier start of the node sent.
+        state.began_in = state.book.last() + 1;
         let earlier = state.nodes.insert(id, Arc::clone(&node));
         state.earlier.extend(earlier);
         let shared = Arc::clone(shared);
@@ -128,7 +130,7 @@ impl Drill {
 
     /// Waits until these nodes have decided enough rounds together.
     pub fn until_steady(&self, members: &[u64], rounds: usize) {
-        self.until(&format!("{members:?} go on"), |state| state.book.rounds_of(members) >= rounds);
+        self.until(&format!("{members:?} go on"), |state| state.book.rounds_of(members, state.began_in) >= rounds);
     }
 
     /// Waits until so many rounds are decided.

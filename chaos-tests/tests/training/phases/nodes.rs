@@ -33,6 +33,8 @@ pub(super) struct State {
     pub(super) nodes: BTreeMap<u64, Arc<Runtime>>,
     /// Earlier starts, dead, whose connections stay as they are.
     pub(super) earlier: Vec<Arc<Runtime>>,
+    /// The round under way when the last node was started.
+    pub(super) began_in: u64,
     /// Which step a node does not begin yet.
     pub(super) holds: BTreeMap<u64, u64>,
     /// Which step a node came to.
