@@ -329,15 +329,15 @@ impl World {
         max - min
     }
 
-    /// Whether models must agree in the end: where peers are done without at once, or nobody is left to be waited for,
-    /// messages must not take longer than steps; and somebody must have weight to give away.
+    /// Whether models must agree in the end: where peers are done without at once, messages must not take longer than
+    /// steps; and somebody must have weight to give away.
     fn agrees(&self) -> bool {
         let Scenario { gossip, delay_max, compute, tau, .. } = &self.scenario;
         let in_time = 2 * delay_max < self.scenario.late_max() * compute.0;
         let living = self.living();
         let weighty = self.audit.expected[0] > 2.0 * WEIGHT_MIN * living.len() as f64;
-        let waits = gossip.late_peers == LatePeers::Wait && living.iter().all(|id| self.has_peers(*id, &living));
-        tau.is_none() && weighty && (waits || in_time)
+        let connected = living.iter().all(|id| self.has_peers(*id, &living));
+        tau.is_none() && weighty && connected && (gossip.late_peers == LatePeers::Wait || in_time)
     }
 
     /// Whether somebody who lives sends to a node within a cycle of the graph: else it waits for nobody, and detours may be too late
