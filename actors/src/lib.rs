@@ -25,6 +25,8 @@ pub mod ports;
 pub mod rates;
 pub mod status;
 pub mod streams;
+#[cfg(test)]
+mod testing;
 mod timer;
 pub mod worker;
 

@@ -4,10 +4,10 @@ use super::DataEvent;
 use super::encoding::{Carried, Coding, Encoder, Sum};
 use super::reduce::{OwnContribution, gather};
 use crate::buffers::{Assembled, Frozen, Pool, chunks};
-use crate::ports::transport::{BulkError, BulkReceiver};
+use crate::ports::transport::BulkReceiver;
 use crate::streams::Arrived;
-use async_trait::async_trait;
-use bytes::{Buf, Bytes};
+use crate::testing::Whole;
+use bytes::Bytes;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Plan, RoundKind, Terms};
 use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
@@ -23,24 +23,6 @@ const PARAMETERS: usize = 900;
 const ELEMENTS: usize = 1_000;
 const ME: NodeId = NodeId(1);
 const OTHER: NodeId = NodeId(2);
-
-/// Bytes that have come already.
-struct Whole(Bytes);
-
-#[async_trait]
-impl BulkReceiver for Whole {
-    async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), BulkError> {
-        if self.0.len() < into.len() {
-            return Err(BulkError::EndedEarly);
-        }
-        self.0.copy_to_slice(into);
-        Ok(())
-    }
-
-    async fn expect_end(&mut self) -> Result<(), BulkError> {
-        if self.0.is_empty() { Ok(()) } else { Err(BulkError::TooLong) }
-    }
-}
 
 fn place() -> Place {
     Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(3), ballot: Ballot { counter: 1, node: ME } }

@@ -5,10 +5,9 @@ use super::payload::Payload;
 use super::shipments::Shipments;
 use super::transfer::{ReadError, read};
 use crate::buffers::{Assembled, CHUNK_ELEMENTS, Pool};
-use crate::ports::transport::{BulkError, BulkReceiver};
 use crate::streams::Arrived;
-use async_trait::async_trait;
-use bytes::{Buf, Bytes};
+use crate::testing::Whole;
+use bytes::Bytes;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::gossip_peer::Plan;
 use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
@@ -17,24 +16,6 @@ use slowmo_protocol::push_sum::split;
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::wire::Bulk;
 use std::sync::Arc;
-
-/// Bytes that have come already.
-struct Whole(Bytes);
-
-#[async_trait]
-impl BulkReceiver for Whole {
-    async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), BulkError> {
-        if self.0.len() < into.len() {
-            return Err(BulkError::EndedEarly);
-        }
-        self.0.copy_to_slice(into);
-        Ok(())
-    }
-
-    async fn expect_end(&mut self) -> Result<(), BulkError> {
-        if self.0.is_empty() { Ok(()) } else { Err(BulkError::TooLong) }
-    }
-}
 
 fn place() -> Place {
     Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(3), ballot: Ballot::default() }

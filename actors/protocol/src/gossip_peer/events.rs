@@ -117,7 +117,7 @@ pub enum Effect {
 ///
 /// Overlapped, what does not stay of `Δ` goes with the messages of the same step: each of them is the receiver's part of `x + Δ`. So a
 /// step's movement is shared out as synchronous gossip does it. If all of it stayed until the next gossip, the replicas would be
-/// about twice as far apart, and learn less.
+/// further apart, and learn less.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
     /// The round that it works towards.

@@ -25,6 +25,7 @@ mod escrow;
 mod events;
 mod inbox;
 mod lateness;
+mod mixing;
 mod receiving;
 mod sending;
 
@@ -35,7 +36,6 @@ pub use inbox::PARKED_MAX;
 use crate::algorithm::Gossip;
 use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
-use crate::push_sum::WEIGHT_MIN;
 use crate::time::Instant;
 use crate::topology::{self, Topology};
 use crate::view::View;
@@ -314,73 +314,6 @@ impl GossipPeer {
 
     fn is_synchronous(&self) -> bool {
         self.gossip.staleness == 0
-    }
-
-    /// The step whose messages must be here before the gossip under way can end.
-    fn needed(&self) -> Option<Step> {
-        match &self.phase {
-            Phase::Gossiping { step, .. } => step.0.checked_sub(u64::from(self.gossip.staleness)).map(Step),
-            _ => None,
-        }
-    }
-
-    fn has_what_it_needs(&self) -> bool {
-        self.needed().is_none_or(|needed| self.inbox.missing(needed).is_empty())
-    }
-
-    /// Ends what can end now.
-    fn go_on(&mut self, out: &mut Outbox<Effect>) {
-        match &self.phase {
-            Phase::Gossiping { step, out: peers, .. } if self.has_what_it_needs() => {
-                let (step, peers) = (*step, peers.clone());
-                self.phase = Phase::Computing;
-                let mix = self.mix(step, Purpose::Gossip);
-                let plan = if self.is_synchronous() { None } else { self.ship(step, &peers, out) };
-                let stays = plan.as_ref().map_or(1.0, |plan| plan.split.kept_scale);
-                out.push(Effect::Mix(Mix { stays, ..mix }));
-                out.push_all(plan.map(Effect::Ship));
-                self.mixing = Step(step.0.saturating_add(1));
-                self.read_on(out);
-            }
-            Phase::Settling { step, .. } if self.escrow.messages() == 0 => {
-                let step = *step;
-                self.close(out);
-                out.push(Effect::Mix(self.mix(step, Purpose::Average)));
-                self.read_on(out);
-            }
-            _ => {}
-        }
-        if self.leave_by.is_some() && self.escrow.messages() == 0 {
-            self.leave_by = None;
-            out.push(Effect::Left);
-        }
-    }
-
-    /// Takes in what is here and what came back.
-    fn mix(&mut self, step: Step, purpose: Purpose) -> Mix {
-        let exact = self.is_synchronous() && purpose == Purpose::Gossip;
-        let arrivals = self.inbox.take_held(step, exact);
-        let returned = self.escrow.take_returned();
-        let parts = arrivals.iter().map(|(_, weight)| weight).chain(returned.iter().map(|(_, weight)| weight));
-        let whole = parts.fold(self.weight, |sum, weight| sum + weight);
-        // Something of its own is left, and the inner steps, which are taken on `x`, do not weigh too much in `x / w`.
-        let paid = self.debt.min(self.weight / 2.0).min((whole - WEIGHT_MIN).max(0.0));
-        self.debt -= paid;
-        let (own, weight) = (self.weight - paid, whole - paid);
-        self.weight = weight;
-        let (arrivals, returned) =
-            (arrivals.into_iter().map(|(key, _)| key).collect(), returned.into_iter().map(|(sent, _)| sent).collect());
-        let behind = self.behind.take();
-        self.jumps |= behind.is_some();
-        Mix { round: self.round, step, purpose, own, weight, stays: 1.0, arrivals, returned, behind }
-    }
-
-    /// What comes from now on is refused: the contribution is about to be frozen.
-    fn close(&mut self, out: &mut Outbox<Effect>) {
-        self.phase = Phase::Settled;
-        for key in self.inbox.close(self.round) {
-            self.refuse(key, out);
-        }
     }
 
     fn tell(&self, to: NodeId, message: Message, out: &mut Outbox<Effect>) {
