@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Elements of a chunk: the unit of streaming, summing and recycling (256 KiB).
 pub const CHUNK_ELEMENTS: usize = 64 * 1024;
@@ -23,9 +23,47 @@ pub struct Pool {
 
 #[derive(Debug, Default)]
 struct Spare {
-    by_length: BTreeMap<usize, Vec<Vec<f32>>>,
+    by_length: BTreeMap<usize, Vectors>,
     elements: usize,
     elements_max: usize,
+    takes: u64,
+}
+
+/// Spare vectors of one length.
+#[derive(Debug, Default)]
+struct Vectors {
+    vectors: Vec<Vec<f32>>,
+    /// The take that asked for one last.
+    asked: u64,
+}
+
+impl Spare {
+    fn take(&mut self, length: usize) -> Option<Vec<f32>> {
+        self.takes += 1;
+        let of_length = self.by_length.entry(length).or_default();
+        of_length.asked = self.takes;
+        let reused = of_length.vectors.pop()?;
+        self.elements -= length;
+        Some(reused)
+    }
+
+    /// Keeps a vector; where there is no room, those of a length that nobody asked for in a longer time go. Returns what is not kept.
+    fn put(&mut self, values: Vec<f32>) -> Vec<Vec<f32>> {
+        let (length, mut gone) = (values.len(), Vec::new());
+        let asked = self.by_length.get(&length).map_or(0, |same| same.asked);
+        while self.elements + length > self.elements_max {
+            let others = self.by_length.iter_mut().filter(|(_, other)| other.asked < asked && !other.vectors.is_empty());
+            let Some(vector) = others.min_by_key(|(_, other)| other.asked).and_then(|(_, other)| other.vectors.pop()) else {
+                gone.push(values);
+                return gone;
+            };
+            self.elements -= vector.len();
+            gone.push(vector);
+        }
+        self.elements += length;
+        self.by_length.entry(length).or_default().vectors.push(values);
+        gone
+    }
 }
 
 impl Pool {
@@ -37,16 +75,13 @@ impl Pool {
 
     /// Bounds the elements kept for reuse.
     pub fn keep_at_most(&self, elements: usize) {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner).elements_max = elements;
+        self.spare().elements_max = elements;
     }
 
     /// A buffer of `length` elements with unspecified contents.
     #[must_use]
     pub fn take(self: &Arc<Self>, length: usize) -> Buffer {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        let reused = spare.by_length.get_mut(&length).and_then(Vec::pop);
-        spare.elements -= reused.as_ref().map_or(0, Vec::len);
-        drop(spare);
+        let reused = self.spare().take(length);
         Buffer { values: reused.unwrap_or_else(|| vec![0.0; length]), pool: Arc::downgrade(self) }
     }
 
@@ -59,11 +94,15 @@ impl Pool {
     }
 
     fn put_back(&self, values: Vec<f32>) {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        if !values.is_empty() && spare.elements + values.len() <= spare.elements_max {
-            spare.elements += values.len();
-            spare.by_length.entry(values.len()).or_default().push(values);
+        if !values.is_empty() {
+            // Given back to the system outside the lock, which takes its time.
+            let gone = self.spare().put(values);
+            drop(gone);
         }
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Spare> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -263,6 +302,24 @@ mod tests {
         pool.keep_at_most(8);
         drop((pool.take(8), pool.take(8)));
         assert_eq!(pool.spare.lock().unwrap().elements, 8);
+    }
+
+    #[test]
+    fn lengths_that_nobody_asks_for_make_room() {
+        let pool = Pool::new();
+        pool.keep_at_most(8);
+        let (old, newer) = (pool.take(8), pool.take(3));
+        drop(old);
+        drop(newer);
+        let kept = |length| pool.spare.lock().unwrap().by_length.get(&length).map_or(0, |kept| kept.vectors.len());
+        assert_eq!((kept(8), kept(3)), (0, 1));
+        let (other, newest) = (pool.take(4), pool.take(6));
+        drop(other);
+        assert_eq!((kept(3), kept(4)), (1, 1));
+        drop(newest);
+        assert_eq!((kept(3), kept(4), kept(6)), (0, 0, 1));
+        drop(pool.take(8));
+        assert_eq!((kept(6), kept(8)), (0, 1));
     }
 
     #[test]

@@ -48,21 +48,31 @@ pub fn correct(model: &mut [f32], correction: &[f32], stays: f32, weight: f64) -
     for (value, correction) in model.iter_mut().zip(correction) {
         let x = *correction + stays * *value;
         exponents |= u32::from(x.to_bits() & INFINITE == INFINITE);
-        *value = x;
+        *value = x / weight;
     }
-    if weight != 1.0 {
-        model.iter_mut().for_each(|value| *value /= weight);
+    exponents == 0
+}
+
+/// The same, and `before` becomes what the model was: one pass over memory.
+#[must_use]
+pub fn correct_and_keep(model: &mut [f32], before: &mut [f32], correction: &[f32], stays: f32, weight: f64) -> bool {
+    let weight = weight as f32;
+    let mut exponents = 0;
+    for ((value, before), correction) in model.iter_mut().zip(before).zip(correction) {
+        let x = *correction + stays * *value;
+        exponents |= u32::from(x.to_bits() & INFINITE == INFINITE);
+        (*before, *value) = (*value, x / weight);
     }
     exponents == 0
 }
 
 /// The same on a copy of the model, which becomes the numerators `x`; and what is sent of them: `last`, the numerators before (of push-sum
-/// weight `weight`), becomes `x + Δ`, where `Δ` is what the inner step moved the model by.
-pub fn share_out(model: &mut [f32], last: &mut [f32], correction: &[f32], stays: f32, weight: f64) {
+/// weight `weight`), becomes `x + goes·Δ`, where `Δ` is what the inner step moved the model by.
+pub fn share_out(model: &mut [f32], last: &mut [f32], correction: &[f32], (stays, goes): (f32, f32), weight: f64) {
     let weight = weight as f32;
     for ((model, last), correction) in model.iter_mut().zip(last).zip(correction) {
         let x = *correction + stays * *model;
-        *last = x + (*model - *last / weight);
+        *last = x + goes * (*model - *last / weight);
         *model = x;
     }
 }
@@ -90,10 +100,13 @@ mod tests {
             let (mut model, mut correction) = ([z + moved], [6.0f32]);
             blend(&mut correction, 0.25, &[z], w as f32 - stays);
             let (mut numerators, mut sent) = (model, [z * w as f32]);
+            let (mut kept, mut before) = (model, [0.0]);
+            assert!(correct_and_keep(&mut kept, &mut before, &correction, stays, after));
+            assert_eq!((kept, before), ([x / after as f32], model), "stays {stays}");
             assert!(correct(&mut model, &correction, stays, after));
-            assert_eq!(model, [x / after as f32], "stays {stays}");
-            share_out(&mut numerators, &mut sent, &correction, stays, w);
-            assert_eq!((numerators, sent), ([x], [x + moved]));
+            assert_eq!(model, kept, "stays {stays}");
+            share_out(&mut numerators, &mut sent, &correction, (stays, 2.0), w);
+            assert_eq!((numerators, sent), ([x], [x + 2.0 * moved]));
         }
         let mut model = [3.0f32, -7.5];
         assert!(correct(&mut model, &[0.0; 2], 1.0, 1.0));
@@ -104,6 +117,7 @@ mod tests {
     fn values_that_are_not_finite_are_noticed() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             assert!(!correct(&mut [1.0, bad, 2.0], &[0.0; 3], 1.0, 1.0));
+            assert!(!correct_and_keep(&mut [1.0, bad, 2.0], &mut [0.0; 3], &[0.0; 3], 1.0, 1.0));
             assert!(!correct(&mut [1.0, 3.0, 2.0], &[0.0, 0.0, bad], 0.5, 1.0));
         }
         assert!(!correct(&mut [f32::MAX], &[f32::MAX], 1.0, 1.0), "overflow");

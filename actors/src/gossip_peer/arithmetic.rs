@@ -1,9 +1,9 @@
 //! The arithmetic of mixes, one job after the other on a thread of its own, while the training threads compute.
 //!
 //! The training threads hold the de-biased model `z` and move it by `Δ`. Overlapped, the numerators are `x = own·z + stays·Δ + Σ scale·y`,
-//! and what is sent is a part of `x + Δ` (see [`Mix`]). What is added to `stays·(z + Δ)` to get `x` is the *correction*
+//! and what is sent is a part of `x + goes·Δ` (see [`Mix`]). What is added to `stays·(z + Δ)` to get `x` is the *correction*
 //! `(own − stays)·z + Σ scale·y`: it needs nothing of the training thread, which mixes it in and hands over the model as it was. Where
-//! all members gossip, `own = stays`, and no more than the messages is folded.
+//! something is sent, `own = stays`, and the correction is no more than the messages.
 
 use super::messages::{GossipPeerMessage, Values};
 use super::payload::Payload;
@@ -28,8 +28,8 @@ pub struct Part {
 
 /// One piece of arithmetic.
 pub enum Job {
-    /// Overlapped: folds a message that arrived into the next correction. `own` is the weight of the own numerators.
-    Fold(Part, f64),
+    /// Overlapped: folds a message that arrived into the next correction.
+    Fold(Part),
     /// Overlapped: completes the correction.
     Correct(Mix, Vec<Part>),
     /// Overlapped: the training threads have mixed it in; the model was this before. Fills in the message, if one is to be sent.
@@ -71,13 +71,6 @@ pub fn start(pool: Arc<Pool>, actor: ActorRef<GossipPeerMessage>) -> Jobs {
     jobs
 }
 
-/// A correction that is being folded.
-struct Correction {
-    values: Assembled,
-    /// How much of `z` is in it.
-    own: f64,
-}
-
 /// A correction that the training threads mix in.
 struct Mixing {
     correction: Assembled,
@@ -88,28 +81,28 @@ struct Mixing {
 struct Arithmetic {
     pool: Arc<Pool>,
     last: Option<(Assembled, f64)>,
-    correction: Option<Correction>,
+    /// The messages that are here.
+    correction: Option<Assembled>,
     mixing: Option<Mixing>,
-    /// The part of a step's movement that stayed last: the next one's too, most likely.
-    stays: f32,
     /// Mass that rounding dropped, which the next message owes.
     residual: Assembled,
 }
 
 impl Arithmetic {
     fn new(pool: Arc<Pool>) -> Self {
-        Self { pool, last: None, correction: None, mixing: None, stays: 1.0, residual: Assembled::default() }
+        Self { pool, last: None, correction: None, mixing: None, residual: Assembled::default() }
     }
 
     fn run(&mut self, job: Job) -> Option<GossipPeerMessage> {
         match job {
-            Job::Fold(part, own) => self.fold(part, own - f64::from(self.stays)),
+            Job::Fold(part) => self.fold(part),
             Job::Correct(mix, parts) => {
                 // Without the model as it was before the step nobody knows the movement: all of it stays, and is in what is sent.
-                self.stays = if self.last.is_some() { mix.stays } else { 1.0 };
-                let correction = self.complete(mix.own - f64::from(self.stays), parts);
-                self.mixing = Some(Mixing { correction: correction.clone(), stays: self.stays, weight: mix.weight });
-                return Some(GossipPeerMessage::Mixed(mix, Values::Correction(correction, self.stays)));
+                let shared = mix.shared && self.last.is_some();
+                let (stays, rest) = if shared { (mix.own as f32, 0.0) } else { (1.0, mix.own - 1.0) };
+                let correction = self.complete(rest, parts);
+                self.mixing = Some(Mixing { correction: correction.clone(), stays, weight: mix.weight });
+                return Some(GossipPeerMessage::Mixed(mix, Values::Correction(correction, stays)));
             }
             Job::Moved(before, message) => return self.moved(before, message),
             Job::Mix(mix, own, parts) => {
@@ -118,8 +111,7 @@ impl Arithmetic {
                 return Some(GossipPeerMessage::Mixed(mix, Values::Numerators(values)));
             }
             Job::Encode(plan, values, payload) => {
-                let factor = plan.out.len() as f32 * plan.split.scale;
-                payload.fill(values, &mut self.residual, factor, &self.pool);
+                payload.fill(values, &mut self.residual, plan.given(), &self.pool);
                 return Some(GossipPeerMessage::Encoded(plan, payload));
             }
             Job::Settle(mix, frozen, parts) => {
@@ -137,43 +129,27 @@ impl Arithmetic {
         None
     }
 
-    /// What the last numerators are multiplied by to get so much of `z`.
-    fn factor(&self, own: f64) -> f32 {
-        let weight = self.last.as_ref().map_or(1.0, |(_, weight)| *weight);
-        (own / weight) as f32
-    }
-
-    /// Adds a part to the correction, which is begun with this much of `z`.
-    fn fold(&mut self, part: Part, own: f64) {
+    /// Adds a part to the correction.
+    fn fold(&mut self, part: Part) {
         let (mut values, scale) = (part.values.into_values(&self.pool), part.scale);
-        let own = if self.last.is_some() { own } else { 0.0 };
-        let factor = self.factor(own);
-        match (&mut self.correction, &self.last) {
-            (Some(correction), _) => {
-                correction.values.update(&self.pool, |start, target| {
-                    values.visit(start, target.len(), |at, y| mean::mix(&mut target[at..at + y.len()], y, scale))
-                });
+        let Some(correction) = &mut self.correction else {
+            if scale != 1.0 {
+                values.update(&self.pool, |_, target| target.iter_mut().for_each(|value| *value *= scale));
             }
-            (none, last) => {
-                let last = last.as_ref().filter(|_| factor != 0.0);
-                values.update(&self.pool, |start, target| match last {
-                    Some((last, _)) => {
-                        last.visit(start, target.len(), |at, x| mean::blend(&mut target[at..at + x.len()], scale, x, factor))
-                    }
-                    None => target.iter_mut().for_each(|value| *value *= scale),
-                });
-                *none = Some(Correction { values, own });
-            }
-        }
+            self.correction = Some(values);
+            return;
+        };
+        correction.update(&self.pool, |start, target| {
+            values.visit(start, target.len(), |at, y| mean::mix(&mut target[at..at + y.len()], y, scale))
+        });
     }
 
-    /// The correction with this much of `z`; empty if there is nothing to add.
+    /// The correction with the parts and so much of `z`; empty if there is nothing to add.
     fn complete(&mut self, own: f64, parts: Vec<Part>) -> Assembled {
-        parts.into_iter().for_each(|part| self.fold(part, own));
-        let begun = self.correction.take();
-        let factor = self.factor(own - begun.as_ref().map_or(0.0, |begun| begun.own));
-        let mut correction = begun.map(|begun| begun.values).unwrap_or_default();
-        let Some((last, _)) = self.last.as_ref().filter(|_| factor != 0.0) else { return correction };
+        parts.into_iter().for_each(|part| self.fold(part));
+        let mut correction = self.correction.take().unwrap_or_default();
+        let Some((last, weight)) = self.last.as_ref().filter(|_| own != 0.0) else { return correction };
+        let factor = (own / weight) as f32;
         if correction.is_empty() {
             return scaled(&self.pool, last, factor);
         }
@@ -210,9 +186,10 @@ impl Arithmetic {
         for (start, mut model) in buffers(before, &self.pool) {
             let length = model.values().len();
             let correction = slice(&correction, start, length, &self.pool);
-            if known && message.is_some() {
+            if let Some((plan, _)) = message.as_ref().filter(|_| known) {
                 let mut last = buffer(&mut last, start, length, &self.pool);
-                mean::share_out(model.values_mut(), last.values_mut(), correction.values(), stays, last_weight);
+                let movement = (stays, plan.goes(stays));
+                mean::share_out(model.values_mut(), last.values_mut(), correction.values(), movement, last_weight);
                 sent.insert(start, last.freeze());
             } else {
                 // Training threads checked that they are finite.
@@ -223,8 +200,7 @@ impl Arithmetic {
         let sent = if known { sent } else { numerators.clone() };
         self.last = Some((numerators, weight));
         let (plan, payload) = message?;
-        let factor = plan.out.len() as f32 * plan.split.scale;
-        payload.fill(sent, &mut self.residual, factor, &self.pool);
+        payload.fill(sent, &mut self.residual, plan.given(), &self.pool);
         Some(GossipPeerMessage::Encoded(plan, payload))
     }
 
@@ -246,7 +222,7 @@ impl Arithmetic {
             stayed.insert(start, last.freeze());
         }
         self.last = Some((numerators, weight));
-        self.fold(Part { values: Payload::Float32(stayed), scale: 1.0 }, weight - f64::from(stays));
+        self.fold(Part { values: Payload::Float32(stayed), scale: 1.0 });
     }
 
     /// Adds a correction to the parameters at the front of a contribution.

@@ -1,7 +1,7 @@
 //! Messages on their way in: streams wait until the machine wants them, and are read by tasks of their own.
 
 use super::arithmetic::Part;
-use super::{GossipPeerMessage, GossipPeerState, Payload, Reading, transfer, wire};
+use super::{GossipPeerMessage, GossipPeerState, Payload, transfer, wire};
 use crate::buffers::Assembled;
 use crate::streams::Arrived;
 use slowmo_protocol::gossip_peer::{In, Key, PARKED_MAX};
@@ -32,19 +32,21 @@ impl GossipPeerState {
         let (pool, myself, elements) = (Arc::clone(&self.context.pool), self.myself.clone(), self.elements);
         let wire = wire(&self.context);
         let task = tokio::spawn(async move {
-            let values = transfer::read(&pool, arrived, elements, wire).await;
+            let values = transfer::read(&pool, arrived, elements, (wire, scale)).await;
             let values = values.inspect_err(|error| log(key, error));
             // A stopped gossip peer needs no result.
             _ = myself.cast(GossipPeerMessage::Read(key, values.ok()));
         });
-        self.reading.insert(key, Reading { scale, task: task.abort_handle() });
+        self.reading.insert(key, task.abort_handle());
     }
 
     pub(super) fn read(&mut self, key: Key, values: Option<Assembled>) {
-        let Some(Reading { scale, .. }) = self.reading.remove(&key) else { return };
+        if self.reading.remove(&key).is_none() {
+            return;
+        }
         match values {
             Some(values) => {
-                self.arrived.insert(key, Part { values: Payload::Float32(values), scale });
+                self.arrived.insert(key, Part { values: Payload::Float32(values), scale: 1.0 });
                 self.feed(In::Arrived(key));
             }
             None => self.feed(In::Broken(key)),
@@ -58,7 +60,7 @@ impl GossipPeerState {
         }
         self.arrived.remove(&key);
         if let Some(reading) = self.reading.remove(&key) {
-            reading.task.abort();
+            reading.abort();
         }
     }
 }

@@ -63,7 +63,7 @@ pub struct GossipPeerState {
     elements: usize,
     /// Streams that the machine has not asked to be read yet.
     streams: BTreeMap<Key, Arrived>,
-    reading: BTreeMap<Key, Reading>,
+    reading: BTreeMap<Key, AbortHandle>,
     /// Messages that have arrived: those that are accepted wait for the next mix.
     arrived: BTreeMap<Key, Part>,
     sending: JoinSet<()>,
@@ -82,12 +82,6 @@ pub struct GossipPeerState {
     weight: f64,
     /// Overlapped: the training threads mix, so that nobody else knows the numerators.
     training_mixes: bool,
-}
-
-/// A message that is being read.
-struct Reading {
-    scale: f32,
-    task: AbortHandle,
 }
 
 impl Actor for GossipPeerActor {
@@ -285,7 +279,7 @@ impl GossipPeerState {
 
     fn forget_all(&mut self) {
         self.sending.abort_all();
-        self.reading.values().for_each(|reading| reading.task.abort());
+        self.reading.values().for_each(|reading| reading.abort());
     }
 
     async fn gossip(&mut self, step: Step, round: Round, frozen: Option<Frozen>) {
@@ -320,12 +314,11 @@ impl GossipPeerState {
 
     /// Overlapped: what is accepted is folded into the next correction while the training threads compute.
     async fn fold_arrived(&mut self) {
-        let Some(own) = self.machine.as_ref().map(GossipPeer::own_weight) else { return };
         if self.is_synchronous() || self.training_mixes {
             return;
         }
         for (_, part) in std::mem::take(&mut self.arrived) {
-            self.work(Job::Fold(part, own)).await;
+            self.work(Job::Fold(part)).await;
         }
     }
 

@@ -34,8 +34,8 @@ pub enum ReadError {
     NotFinite(usize),
 }
 
-/// Reads numerators of `elements` values into chunks; all of them are finite.
-pub async fn read(pool: &Arc<Pool>, mut arrived: Arrived, elements: usize, wire: WireType) -> Result<Assembled, ReadError> {
+/// Reads numerators of `elements` values into chunks, `scale` of them; all of them are finite.
+pub async fn read(pool: &Arc<Pool>, mut arrived: Arrived, elements: usize, (wire, scale): (WireType, f32)) -> Result<Assembled, ReadError> {
     let mut values = Assembled::default();
     let mut encoded = vec![0; if wire == WireType::Float32 { 0 } else { wire.encoded_bytes(CHUNK_ELEMENTS.min(elements)) }];
     for range in chunks(0..elements) {
@@ -50,6 +50,8 @@ pub async fn read(pool: &Arc<Pool>, mut arrived: Arrived, elements: usize, wire:
         if let Some(index) = not_finite(chunk.values()) {
             return Err(ReadError::NotFinite(range.start + index));
         }
+        // Now, where the chunk is still near the processor.
+        chunk.values_mut().iter_mut().for_each(|value| *value *= scale);
         values.insert(range.start, chunk.freeze());
     }
     arrived.stream.expect_end().await?;

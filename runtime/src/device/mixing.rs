@@ -78,17 +78,21 @@ impl Pass<'_> {
     fn mix(&self, part: Part<'_>) -> Option<(usize, f32)> {
         let Part { chunk: Chunk { range, before }, from, tensor, index } = part;
         let until = from + tensor.len();
-        if let Some(pool) = self.keep {
-            let before = before.get_or_insert_with(|| pool.take(range.len()));
-            before.values_mut()[from..until].copy_from_slice(tensor);
-        }
-        let finite = match self.correction.piece(range.start).map(|piece| piece.values()) {
-            Some(piece) if piece.len() == range.len() => mean::correct(tensor, &piece[from..until], self.stays, self.weight),
+        let mut copy = Vec::new();
+        let correction = match self.correction.piece(range.start).map(|piece| piece.values()) {
+            Some(piece) if piece.len() == range.len() => &piece[from..until],
             _ => {
-                let mut correction = vec![0.0; tensor.len()];
-                self.correction.copy_to(range.start + from, &mut correction);
-                mean::correct(tensor, &correction, self.stays, self.weight)
+                copy.resize(tensor.len(), 0.0);
+                self.correction.copy_to(range.start + from, &mut copy);
+                &copy
             }
+        };
+        let finite = match self.keep {
+            Some(pool) => {
+                let before = before.get_or_insert_with(|| pool.take(range.len()));
+                mean::correct_and_keep(tensor, &mut before.values_mut()[from..until], correction, self.stays, self.weight)
+            }
+            None => mean::correct(tensor, correction, self.stays, self.weight),
         };
         let found = (!finite).then(|| tensor.iter().position(|value| !value.is_finite())).flatten();
         found.map(|at| (index + at, tensor[at]))

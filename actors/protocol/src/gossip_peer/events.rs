@@ -113,11 +113,12 @@ pub enum Effect {
 }
 
 /// One mix: `x = own·z + stays·Δ + Σ scale·y`, where `z` is the de-biased model before the inner step, and `Δ` what that step moved
-/// it by.
+/// it by. In synchronous gossip and before an exact average, all of the movement stays: `stays = 1`.
 ///
-/// Overlapped, what does not stay of `Δ` goes with the messages of the same step: each of them is the receiver's part of `x + Δ`. So a
-/// step's movement is shared out as synchronous gossip does it. If all of it stayed until the next gossip, the replicas would be
-/// further apart, and learn less.
+/// Overlapped, `stays = own`: the model becomes the mean of what it is, `z + Δ`, and of what arrived, by their push-sum weights. The
+/// rest of the movement goes with the messages of the same step (see [`Plan::goes`]). So it is shared out as synchronous gossip does
+/// it, and a node of little weight does not move its model by more than it learnt. If all of it stayed until the next gossip, the
+/// replicas would be further apart, and learn less.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
     /// The round that it works towards.
@@ -130,9 +131,8 @@ pub struct Mix {
     pub own: f64,
     /// The push-sum weight afterwards.
     pub weight: f64,
-    /// The part of the step's movement that this node keeps: `1/(d+1)` where `d` messages are sent, 1 where none are, in synchronous
-    /// gossip, and before an exact average.
-    pub stays: f32,
+    /// Whether messages of the same step take a part of its movement; otherwise all of it stays.
+    pub shared: bool,
     /// The messages that are mixed, ascending by step and sender.
     pub arrivals: Vec<Key>,
     /// Own messages whose mass was taken back, ascending.
@@ -161,6 +161,21 @@ pub struct Plan {
     pub out: Vec<NodeId>,
     /// How the mass is split.
     pub split: Split,
+}
+
+impl Plan {
+    /// How often the step's movement `Δ` is in what is sent: each message is the receiver's part of `x + goes·Δ`, and all of them bring
+    /// what does not stay, `d·scale·goes = 1 − stays`.
+    #[must_use]
+    pub fn goes(&self, stays: f32) -> f32 {
+        (1.0 - stays) / self.given()
+    }
+
+    /// The part of the mass that is given away, `d·scale`.
+    #[must_use]
+    pub fn given(&self) -> f32 {
+        self.out.len() as f32 * self.split.scale
+    }
 }
 
 /// A peer that is behind.

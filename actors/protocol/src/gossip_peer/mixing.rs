@@ -26,8 +26,7 @@ impl GossipPeer {
                 self.phase = Phase::Computing;
                 let mix = self.mix(step, Purpose::Gossip);
                 let plan = if self.is_synchronous() { None } else { self.ship(step, &peers, out) };
-                let stays = plan.as_ref().map_or(1.0, |plan| plan.split.kept_scale);
-                out.push(Effect::Mix(Mix { stays, ..mix }));
+                out.push(Effect::Mix(Mix { shared: plan.is_some(), ..mix }));
                 out.push_all(plan.map(Effect::Ship));
                 self.mixing = Step(step.0.saturating_add(1));
                 self.read_on(out);
@@ -62,7 +61,7 @@ impl GossipPeer {
             (arrivals.into_iter().map(|(key, _)| key).collect(), returned.into_iter().map(|(sent, _)| sent).collect());
         let behind = self.behind.take();
         self.jumps |= behind.is_some();
-        Mix { round: self.round, step, purpose, own, weight, stays: 1.0, arrivals, returned, behind }
+        Mix { round: self.round, step, purpose, own, weight, shared: false, arrivals, returned, behind }
     }
 
     /// What comes from now on is refused: the contribution is about to be frozen.

@@ -165,7 +165,7 @@ impl Node {
         if self.synchronous || seed.is_multiple_of(3) {
             self.arrived.push(part);
         } else {
-            assert!(self.arithmetic.run(Job::Fold(part, self.own)).is_none());
+            assert!(self.arithmetic.run(Job::Fold(part)).is_none());
         }
     }
 
@@ -184,7 +184,7 @@ impl Node {
             parts.push(Part { values: payload, scale });
         }
         let (round, step, arrivals, returned) = (Round(1), Step(0), Vec::new(), Vec::new());
-        (Mix { round, step, purpose, own, weight, stays: 1.0, arrivals, returned, behind: None }, parts, sum)
+        (Mix { round, step, purpose, own, weight, shared: false, arrivals, returned, behind: None }, parts, sum)
     }
 
     /// Sends a part of `x`. What is given away and what is owed is what was to be given away.
@@ -219,11 +219,12 @@ impl Node {
         let (mix, parts, mass) = self.mix(Purpose::Gossip, own, back);
         let (weight, pool) = (mix.weight, self.pool());
         let plan = plan(weight, out);
-        let stays = plan.as_ref().map_or(1.0, |plan| plan.split.kept_scale);
+        let (shared, stays) = plan.as_ref().map_or((false, 1.0), |_| (true, own as f32));
         let moved = self.moved();
         let x = mass.plus(own, self.z.iter().copied()).plus(stays.into(), moved.iter().copied());
-        let corrected = self.arithmetic.run(Job::Correct(Mix { stays, ..mix }, parts));
-        let Some(GossipPeerMessage::Mixed(_, super::Values::Correction(correction, stays))) = corrected else { panic!("no correction") };
+        let corrected = self.arithmetic.run(Job::Correct(Mix { shared, ..mix }, parts));
+        let Some(GossipPeerMessage::Mixed(_, super::Values::Correction(correction, found))) = corrected else { panic!("no correction") };
+        assert_eq!(found, stays);
         bad.into_iter().for_each(|bad| self.model[bad] = f32::NAN);
         let before = assembled(&pool, &self.model, &[0]);
         assert_eq!(mean::correct(&mut self.model, &flat(&correction), stays, weight), bad.is_none());
@@ -238,7 +239,8 @@ impl Node {
             expected.assert_is(&self.last(), "the mended numerators");
             self.model[bad] = self.z[bad] as f32;
         } else {
-            self.ship(plan, x.clone().plus(1.0, moved), |arithmetic, message| arithmetic.run(Job::Moved(before, message)));
+            let goes = plan.as_ref().map_or(0.0, |plan| (1.0 - f64::from(stays)) / plan.out.len() as f64 / f64::from(plan.split.scale));
+            self.ship(plan, x.clone().plus(goes, moved), |arithmetic, message| arithmetic.run(Job::Moved(before, message)));
             x.assert_is(&self.last(), "the numerators");
         }
         self.z = self.last().iter().map(|x| f64::from(*x) / weight).collect();
