@@ -84,7 +84,7 @@ pub enum WorkerError {
     Taken(usize),
 }
 
-/// Why `synchronize` failed. The tensors are unchanged.
+/// Why `synchronize` failed. The tensors are unchanged, but for [`SynchronizeError::NotWritten`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SynchronizeError {
     /// The nodes did not come together.
@@ -107,6 +107,14 @@ pub enum SynchronizeError {
         "an earlier call was cancelled while it waited, and its exchange may have gone on without it: drop this worker and restart the node"
     )]
     Abandoned,
+    /// The nodes came together, and their values could not be written: tensors before this one have them, the others do not.
+    #[error(
+        "synchronize: {0}; the tensors before it hold the values of all nodes and the others do not: leave and start the node again, which joins the others"
+    )]
+    NotWritten(TensorError),
+    /// An earlier call could not write the values of all nodes, as its error said.
+    #[error("an earlier synchronize could not write its result, as its error said: leave and start the node again, which joins the others")]
+    Broken,
 }
 
 /// Why `step` failed. The step counter did not move. Tensors, anchor and momentum are unchanged, but for [`StepError::NotSent`],

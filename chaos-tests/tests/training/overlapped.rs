@@ -2,7 +2,7 @@
 
 use crate::support::{Job, Seen, assert_close, bits, noise, overlapped, uneven};
 use slowmo::config::{LatePeers, TopologyName, WireType};
-use slowmo::{Config, Exchange, GradientError, StepError, TensorError, Tensors};
+use slowmo::{Config, Exchange, GradientError, StepError, SynchronizeError, TensorError, Tensors};
 use slowmo_chaos::cluster::{Cluster, Link, start};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -224,6 +224,30 @@ impl Tensors for Halves {
         let stuck = || TensorError::Framework { name: "half".to_owned(), message: "stuck".to_owned() };
         if self.stuck { Err(stuck()) } else { Ok(()) }
     }
+}
+
+#[test]
+fn a_node_that_cannot_write_the_founding_parameters_leaves() {
+    let Cluster { nodes, rendezvous: _rendezvous } = start(&[1, 2, 3], Link::Memory(None), &gossip(8)).unwrap();
+    thread::scope(|scope| {
+        for node in &nodes {
+            let mut worker = node.worker(0).unwrap();
+            let first = node.node_id() == 1;
+            scope.spawn(move || {
+                let mut model = Halves { values: uneven(VALUES), stuck: first };
+                let begun = worker.synchronize(&mut model);
+                if first {
+                    assert!(matches!(begun, Err(SynchronizeError::NotWritten(_))), "{begun:?}");
+                    assert_eq!(worker.synchronize(&mut model).unwrap_err(), SynchronizeError::Broken);
+                    assert_eq!(worker.step(&mut model, 0.1).unwrap_err(), StepError::Broken);
+                } else {
+                    begun.unwrap();
+                    (0..24).for_each(|_| _ = worker.step(&mut model, 0.1).unwrap());
+                }
+                worker.leave().unwrap();
+            });
+        }
+    });
 }
 
 #[test]

@@ -62,6 +62,9 @@ impl Session {
         if self.waiting {
             return Err(SynchronizeError::Abandoned);
         }
+        if self.broken {
+            return Err(SynchronizeError::Broken);
+        }
         if self.sizes.is_some() {
             return Err(SynchronizeError::Again);
         }
@@ -83,9 +86,11 @@ impl Session {
         let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped))?;
         self.follow(&exchanged)?;
         let sizes = self.sizes_of(parameters, buffers)?;
-        self.device().write_back(&exchanged.values, 0, 1.0, parameters)?;
-        self.device().write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model)?;
-        self.begin_optimizer(&exchanged, sizes, buffers)?;
+        self.broken = true;
+        self.device().write_back(&exchanged.values, 0, 1.0, parameters).map_err(SynchronizeError::NotWritten)?;
+        self.device().write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model).map_err(SynchronizeError::NotWritten)?;
+        self.begin_optimizer(&exchanged, sizes, buffers).map_err(SynchronizeError::NotWritten)?;
+        self.broken = false;
         self.sizes = Some(sizes);
         self.go_to(exchanged.next_step);
         let round = exchanged.outcome.as_ref().map_or(0, |outcome| outcome.round.next().0);

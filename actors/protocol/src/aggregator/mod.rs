@@ -182,10 +182,8 @@ impl Aggregator {
         let carries = self.decided.as_ref().is_some_and(|(outcome, _)| outcome.terms.carries_parameters());
         match request.task {
             Task::Gradients if carries => {
-                let decided = self.decided.take();
                 self.clear();
                 // Gradients cannot be answered with parameters: those wait for the next step.
-                self.decided = decided;
                 out.push(Effect::Unchanged);
             }
             Task::Gradients => self.release(Values::Decided, out),
@@ -264,12 +262,12 @@ impl Aggregator {
         }
     }
 
+    /// Ends the exchange. A round that was decided and that nobody took stays: the workers must not go on from what was before it.
     fn clear(&mut self) {
         self.arrived.clear();
         self.arrive_by = None;
         self.request = None;
         self.phase = Phase::Gathering;
-        self.decided = None;
         self.gossiped = None;
     }
 }

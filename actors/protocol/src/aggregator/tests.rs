@@ -62,6 +62,28 @@ fn a_round_decided_while_nobody_waits_comes_first() {
 }
 
 #[test]
+fn a_round_decided_while_nobody_waits_outlives_an_exchange_that_fails() {
+    for fails in ["missing", "disagree"] {
+        let mut machine = Aggregator::new(2, true, Span(5));
+        feed(&mut machine, decided(3, RoundKind::Slow, 7));
+        feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Gossip, false) });
+        let effects = if fails == "missing" {
+            let mut out = Outbox::default();
+            machine.handle(In::Tick, Instant(5), &mut out);
+            out.take()
+        } else {
+            feed(&mut machine, In::Arrive { worker: 1, request: request(5, Exchange::Gossip, false) })
+        };
+        assert!(matches!(effects[..], [Effect::Missing { .. } | Effect::Disagree { .. }]), "{effects:?}");
+        for worker in [0, 1] {
+            let released = feed(&mut machine, In::Arrive { worker, request: request(4, Exchange::Gossip, false) });
+            let taken = matches!(released[..], [Effect::Release { values: Values::Decided, outcome: Some(_), next_step: Step(8), .. }]);
+            assert_eq!(taken, worker == 1, "{released:?}");
+        }
+    }
+}
+
+#[test]
 fn a_whole_step_that_a_round_overtakes_is_not_handed_out() {
     let mut machine = Aggregator::new(1, true, Span(9));
     feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Nothing, true) });

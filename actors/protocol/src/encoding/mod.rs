@@ -18,7 +18,8 @@
 //! So values that came out of an encoding are encoded without a loss: all members hold the same bits, whoever encodes again.
 //!
 //! **Values that are not finite** travel as such: a NaN or an infinity stays one in bfloat16; with one in it a block of int8
-//! becomes NaN as a whole. Frozen values are checked before, so only a difference that overflows gets here.
+//! becomes NaN as a whole. Frozen values are checked before, so only a difference that overflows gets here. What a gossip owes stays
+//! finite: what cannot be paid without an overflow is owed on.
 //!
 //! Slices of one call have the same length, and `bytes` has [`WireType::encoded_bytes`] of it; what is longer is left alone.
 
@@ -166,11 +167,13 @@ fn gossip<R: Rounding>(numerators: &[f32], residual: &mut [f32], factor: f32, by
     for ((numerators, residual), bytes) in blocks {
         let (wanted, sent) = staged.of(numerators.len());
         for ((wanted, numerator), owed) in wanted.iter_mut().zip(numerators).zip(&*residual) {
-            *wanted = numerator + inverse * owed;
+            let paid = numerator + inverse * owed;
+            *wanted = if paid.is_finite() { paid } else { *numerator };
         }
         R::encode(wanted, bytes, sent);
         for ((owed, numerator), sent) in residual.iter_mut().zip(numerators).zip(&*sent) {
-            *owed = normal(*owed + factor * (numerator - sent));
+            let left = *owed + factor * (numerator - sent);
+            *owed = if left.is_finite() { normal(left) } else { *owed };
         }
     }
 }

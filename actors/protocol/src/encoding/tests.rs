@@ -229,6 +229,19 @@ fn what_is_not_finite_is_seen_as_such() {
 }
 
 #[test]
+fn what_is_owed_stays_finite_at_the_end_of_the_range() {
+    for wire in [WireType::BFloat16, WireType::Int8] {
+        let mut owed = vec![2e38; 3];
+        let sent = gossip(wire, &[3e38, -3e38, 1.0], &mut owed, 0.5);
+        assert!(sent.iter().all(|sent| sent.is_finite()), "{wire:?}: {sent:?}");
+        assert!(owed.iter().all(|owed| owed.is_finite()), "{wire:?}: {owed:?}");
+        let before = owed.clone();
+        gossip(wire, &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY], &mut owed, 0.5);
+        assert_eq!(owed, before, "{wire:?}");
+    }
+}
+
+#[test]
 fn a_thousand_steps_do_not_drift() {
     for wire in ROUNDED {
         // Steps of a thousandth beside a value of one: both types round them away in every single message.
