@@ -47,18 +47,27 @@ impl Spare {
         Some(reused)
     }
 
-    /// Keeps a vector; where there is no room, those of a length that nobody asked for in a longer time go. Returns what is not kept.
+    /// Keeps a vector; where there is no room, those of lengths that nobody asked for in a longer time go. Returns what is not kept.
     fn put(&mut self, values: Vec<f32>) -> Vec<Vec<f32>> {
         let (length, mut gone) = (values.len(), Vec::new());
         let asked = self.by_length.get(&length).map_or(0, |same| same.asked);
+        let older = self.by_length.values().filter(|other| other.asked < asked);
+        let older: usize = older.flat_map(|other| &other.vectors).map(Vec::len).sum();
+        if self.elements - older + length > self.elements_max {
+            return vec![values];
+        }
         while self.elements + length > self.elements_max {
-            let others = self.by_length.iter_mut().filter(|(_, other)| other.asked < asked && !other.vectors.is_empty());
-            let Some(vector) = others.min_by_key(|(_, other)| other.asked).and_then(|(_, other)| other.vectors.pop()) else {
-                gone.push(values);
-                return gone;
-            };
-            self.elements -= vector.len();
-            gone.push(vector);
+            let Some((oldest, vectors)) = self.by_length.iter_mut().min_by_key(|(_, other)| other.asked) else { break };
+            match vectors.vectors.pop() {
+                Some(vector) => {
+                    self.elements -= vector.len();
+                    gone.push(vector);
+                }
+                None => {
+                    let oldest = *oldest;
+                    self.by_length.remove(&oldest);
+                }
+            }
         }
         self.elements += length;
         self.by_length.entry(length).or_default().vectors.push(values);
@@ -318,6 +327,8 @@ mod tests {
         assert_eq!((kept(3), kept(4)), (1, 1));
         drop(newest);
         assert_eq!((kept(3), kept(4), kept(6)), (0, 0, 1));
+        drop(pool.take(9));
+        assert_eq!((kept(6), kept(9)), (1, 0), "it would not fit");
         drop(pool.take(8));
         assert_eq!((kept(6), kept(8)), (0, 1));
     }

@@ -32,7 +32,7 @@ pub fn scale(target: &mut [f32], values: &[f32], scale: f32) {
     }
 }
 
-/// `target = scale · target + factor · values`: a gossip message becomes a correction in its own place.
+/// `target = scale · target + factor · values`: the node's own part is mixed into a message in its place.
 pub fn blend(target: &mut [f32], scale: f32, values: &[f32], factor: f32) {
     for (target, value) in target.iter_mut().zip(values) {
         *target = scale * *target + factor * value;
@@ -40,15 +40,15 @@ pub fn blend(target: &mut [f32], scale: f32, values: &[f32], factor: f32) {
 }
 
 /// Overlapped gossip (algorithm section 5): the numerators `x = stays·model + correction`, of which `x / weight` is left in the model.
-/// `false` if one of them is not finite.
+/// `false` if one of these is not finite.
 #[must_use]
 pub fn correct(model: &mut [f32], correction: &[f32], stays: f32, weight: f64) -> bool {
     let weight = weight as f32;
     let mut exponents = 0;
     for (value, correction) in model.iter_mut().zip(correction) {
-        let x = *correction + stays * *value;
-        exponents |= u32::from(x.to_bits() & INFINITE == INFINITE);
-        *value = x / weight;
+        let z = (*correction + stays * *value) / weight;
+        exponents |= u32::from(z.to_bits() & INFINITE == INFINITE);
+        *value = z;
     }
     exponents == 0
 }
@@ -59,9 +59,9 @@ pub fn correct_and_keep(model: &mut [f32], before: &mut [f32], correction: &[f32
     let weight = weight as f32;
     let mut exponents = 0;
     for ((value, before), correction) in model.iter_mut().zip(before).zip(correction) {
-        let x = *correction + stays * *value;
-        exponents |= u32::from(x.to_bits() & INFINITE == INFINITE);
-        (*before, *value) = (*value, x / weight);
+        let z = (*correction + stays * *value) / weight;
+        exponents |= u32::from(z.to_bits() & INFINITE == INFINITE);
+        (*before, *value) = (*value, z);
     }
     exponents == 0
 }
@@ -121,5 +121,6 @@ mod tests {
             assert!(!correct(&mut [1.0, 3.0, 2.0], &[0.0, 0.0, bad], 0.5, 1.0));
         }
         assert!(!correct(&mut [f32::MAX], &[f32::MAX], 1.0, 1.0), "overflow");
+        assert!(!correct(&mut [f32::MAX], &[0.0], 1.0, 0.5), "overflow");
     }
 }

@@ -30,6 +30,8 @@ use tokio::sync::oneshot;
 
 /// Spare buffers kept for reuse, in models: a frozen contribution, the published parameters, and one round of momentum.
 const SPARE_MODELS_MAX: usize = 3;
+/// With gossip, one that cycles through it in chunks comes on top.
+const SPARE_GOSSIP_MODELS_MAX: usize = 1;
 
 /// The shell of the aggregator.
 pub struct AggregatorActor;
@@ -226,17 +228,22 @@ impl AggregatorState {
 
     /// Where the workers go on, before they can. Only gossip needs it, and only then are the values kept for longer.
     fn tell_decided(&self, outcome: &Outcome, values: &Assembled) {
-        if matches!(self.context.settings.algorithm.base, Base::Sgp(_)) {
+        if self.gossips() {
             let (round, values) = (outcome.round.next(), values.clone());
             self.context.actors.tell_gossip_peer(GossipPeerMessage::Decided { round, values });
         }
+    }
+
+    fn gossips(&self) -> bool {
+        matches!(self.context.settings.algorithm.base, Base::Sgp(_))
     }
 
     fn start_round(&mut self, round: Round, terms: Terms, weight: f64) {
         let (Some(frozen), Some((request, model))) = (self.frozen.take(), self.request) else { return };
         let (samples, donation) = (self.samples.take(), self.donation.take());
         if request.task == Task::Found {
-            self.context.pool.keep_at_most(SPARE_MODELS_MAX * frozen.values().len());
+            let gossip = if self.gossips() { SPARE_GOSSIP_MODELS_MAX } else { 0 };
+            self.context.pool.keep_at_most((SPARE_MODELS_MAX + gossip) * frozen.values().len());
             self.context.actors.tell_gossip_peer(GossipPeerMessage::Model(usize::try_from(model.parameters).unwrap_or(usize::MAX)));
             self.context.actors.tell_membership(MembershipMessage::Synchronize(model));
         }

@@ -99,7 +99,7 @@ impl Arithmetic {
             Job::Correct(mix, parts) => {
                 // Without the model as it was before the step nobody knows the movement: all of it stays, and is in what is sent.
                 let shared = mix.shared && self.last.is_some();
-                let (stays, rest) = if shared { (mix.own as f32, 0.0) } else { (1.0, mix.own - 1.0) };
+                let (stays, rest) = if shared && mix.own <= 1.0 { (mix.own as f32, 0.0) } else { (1.0, mix.own - 1.0) };
                 let correction = self.complete(rest, parts);
                 self.mixing = Some(Mixing { correction: correction.clone(), stays, weight: mix.weight });
                 return Some(GossipPeerMessage::Mixed(mix, Values::Correction(correction, stays)));
@@ -216,7 +216,8 @@ impl Arithmetic {
             for ((model, last), correction) in model.values_mut().iter_mut().zip(last.values_mut()).zip(correction.values()) {
                 let (x, z) = (correction + stays * *model, *last / last_weight as f32);
                 let goes = (1.0 - stays) * (*model - z);
-                (*model, *last) = if x.is_finite() { (x, if goes.is_finite() { goes } else { 0.0 }) } else { (z * weight as f32, 0.0) };
+                (*model, *last) =
+                    if (x / weight as f32).is_finite() { (x, if goes.is_finite() { goes } else { 0.0 }) } else { (z * weight as f32, 0.0) };
             }
             numerators.insert(start, model.freeze());
             stayed.insert(start, last.freeze());

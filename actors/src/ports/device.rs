@@ -108,9 +108,9 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// A tensor that cannot be read.
     fn copy(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), TensorError>;
 
-    /// One pass of overlapped gossip: the numerators are this part of the values that stays, and `correction` (in flat order; nothing at all where it
-    /// is empty); they are left divided by the push-sum weight in the tensors. Returns the values as they were before where `keep` says from where
-    /// their buffers come.
+    /// One pass of overlapped gossip: the numerators are this part of the values that stays, and `correction` (in flat order;
+    /// nothing at all where it is empty); they are left divided by the push-sum weight in the tensors. Returns the values as they
+    /// were before where `keep` says from where their buffers come.
     ///
     /// # Errors
     /// A tensor that cannot be read or written; those before it were mixed.

@@ -115,10 +115,10 @@ pub enum Effect {
 /// One mix: `x = own·z + stays·Δ + Σ scale·y`, where `z` is the de-biased model before the inner step, and `Δ` what that step moved
 /// it by. In synchronous gossip and before an exact average, all of the movement stays: `stays = 1`.
 ///
-/// Overlapped, `stays = own`: the model becomes the mean of what it is, `z + Δ`, and of what arrived, by their push-sum weights. The
-/// rest of the movement goes with the messages of the same step (see [`Plan::goes`]). So it is shared out as synchronous gossip does
-/// it, and a node of little weight does not move its model by more than it learnt. If all of it stayed until the next gossip, the
-/// replicas would be further apart, and learn less.
+/// Overlapped, where messages share it, `stays = min(own, 1)`: the model becomes the mean of what it is, `z + Δ`, and of what arrived,
+/// by their push-sum weights, and the rest of the movement goes with the messages of the same step (see [`Plan::goes`]). So it is
+/// shared out as synchronous gossip does it, and a node of little weight does not move its model by more than it learnt. If all of it
+/// stayed until the next gossip, the replicas would be further apart, and learn less.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
     /// The round that it works towards.
@@ -131,7 +131,7 @@ pub struct Mix {
     pub own: f64,
     /// The push-sum weight afterwards.
     pub weight: f64,
-    /// Whether messages of the same step take a part of its movement; otherwise all of it stays.
+    /// Whether messages of the same step take a part of its movement; otherwise all of it stays, and weighs `1/w` in the model.
     pub shared: bool,
     /// The messages that are mixed, ascending by step and sender.
     pub arrivals: Vec<Key>,
@@ -165,7 +165,7 @@ pub struct Plan {
 
 impl Plan {
     /// How often the step's movement `Δ` is in what is sent: each message is the receiver's part of `x + goes·Δ`, and all of them bring
-    /// what does not stay, `d·scale·goes = 1 − stays`.
+    /// what does not stay, `d·scale·goes = 1 − stays`. Never negative.
     #[must_use]
     pub fn goes(&self, stays: f32) -> f32 {
         (1.0 - stays) / self.given()

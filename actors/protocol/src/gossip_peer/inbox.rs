@@ -168,6 +168,11 @@ impl Inbox {
         skips.truncate(SKIPS_MAX);
     }
 
+    /// Forgets what these peers skipped: they are gone, or another history stands at other steps.
+    pub fn forget_skips(&mut self, goes: impl Fn(NodeId) -> bool) {
+        self.skips.retain(|node, _| !goes(*node));
+    }
+
     /// Waits for the message of `step` from `from`, unless it is here, or nothing comes.
     pub fn expect(&mut self, step: Step, from: NodeId) {
         let skips = self.skips.entry(from).or_default();

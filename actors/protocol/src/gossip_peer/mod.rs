@@ -246,7 +246,9 @@ impl GossipPeer {
         if lineage != self.lineage {
             // Another history may stand at an earlier step.
             (reached, mixing) = (BTreeMap::new(), Step(0));
+            inbox.forget_skips(|_| true);
         }
+        inbox.forget_skips(|node| !fresh.is_member(node));
         let Self { leave_by, leaving, written_off, .. } = *self;
         *self = Self { inbox, lost, suspects, reached, mixing, leave_by, leaving, written_off, ..fresh };
         self.refuse_strays(out);

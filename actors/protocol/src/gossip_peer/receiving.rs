@@ -106,11 +106,15 @@ impl GossipPeer {
         }
         let from = header.sender;
         match message {
-            Message::GossipSkipped { first, last } if header.round >= self.round => {
+            // A member of a later view may be unknown as yet; who is none then is forgotten when that view is here.
+            Message::GossipSkipped { first, last } if header.round >= self.round && (self.is_member(from) || header.epoch > self.epoch) => {
                 self.heard_of(from, *last);
                 self.inbox.skip(from, *first, *last);
-                // It might never send anything that is refused, and so never learn that it is late.
-                if header.round == self.round && self.is_too_late(*last, self.mixing) {
+                let key = (header.round, *last, from);
+                let came = self.inbox.has(key) || self.inbox.verdict(from, *last).is_some();
+                // It might never send anything that is refused, and so never learn that it is late. Of a message that did come it must
+                // not take this for the answer.
+                if header.round == self.round && !came && self.is_too_late(*last, self.mixing) {
                     self.tell(from, Message::GossipRefused { step: *last, reached: self.mixing }, out);
                 }
             }

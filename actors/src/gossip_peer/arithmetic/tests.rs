@@ -219,7 +219,7 @@ impl Node {
         let (mix, parts, mass) = self.mix(Purpose::Gossip, own, back);
         let (weight, pool) = (mix.weight, self.pool());
         let plan = plan(weight, out);
-        let (shared, stays) = plan.as_ref().map_or((false, 1.0), |_| (true, own as f32));
+        let (shared, stays) = plan.as_ref().map_or((false, 1.0), |_| (true, own.min(1.0) as f32));
         let moved = self.moved();
         let x = mass.plus(own, self.z.iter().copied()).plus(stays.into(), moved.iter().copied());
         let corrected = self.arithmetic.run(Job::Correct(Mix { shared, ..mix }, parts));

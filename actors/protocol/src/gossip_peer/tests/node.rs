@@ -111,7 +111,7 @@ impl Node {
             self.mass = combine(self.mass, 1.0, self.kept.remove(sent).expect("what comes back was kept"));
         }
         // The rest of the movement goes with the messages of this step.
-        let goes = if mix.shared { 1.0 - mix.own } else { 0.0 };
+        let goes = if mix.shared { 1.0 - mix.own.min(1.0) } else { 0.0 };
         self.goes = std::mem::take(&mut self.moved).map(|moved| moved * goes);
         self.mass = combine(self.mass, -1.0, self.goes);
         assert!((self.mass[0] - mix.weight).abs() < 1e-9, "{:?} {mix:?}", self.mass);
