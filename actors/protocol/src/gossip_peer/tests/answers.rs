@@ -1,6 +1,6 @@
 //! What is refused, what comes twice, what is asked for, and how much is remembered.
 
-use super::bench::{Bench, arrivals, ask, header, key, mix, mixed, overlapped, refused, sends, skipped};
+use super::bench::{Bench, arrivals, ask, header, key, mix, mixed, overlapped, reclaimed, refused, sends, skipped};
 use crate::algorithm::Gossip;
 use crate::gossip_peer::escrow::ASK_INTERVAL;
 use crate::gossip_peer::inbox::VERDICTS_MAX;
@@ -179,4 +179,16 @@ fn skips_are_remembered_in_whatever_order_they_come() {
         assert!(mix(&node.gossip(step)).is_some(), "{step}");
         node.arrive(2, step | 1);
     }
+}
+
+#[test]
+fn a_node_that_hears_of_a_skip_late_does_not_answer_for_a_message_that_came() {
+    let mut node = Bench::new(2, overlapped(1));
+    node.arrive(2, 0);
+    node.frame(2, skipped(1, 9));
+    (0..9).for_each(|step| assert!(mix(&node.gossip(step)).is_some()));
+    // Its sender may wait for an answer to something else that it says of step 0: that it has taken the mass back.
+    assert_eq!(sends(&node.frame(2, skipped(0, 0))), []);
+    assert_eq!(sends(&node.frame(2, skipped(0, 1))), [(2, refused(1, 9))]);
+    assert_eq!(sends(&node.frame(2, reclaimed(0))), [(2, refused(0, 9))]);
 }

@@ -190,6 +190,18 @@ fn a_member_that_is_lost_stays_lost_in_the_next_view_but_not_its_next_start() {
 }
 
 #[test]
+fn what_was_skipped_in_another_history_is_waited_for_in_this_one() {
+    for (lineage, waits) in [(1, vec![]), (2, vec![(4, 2)])] {
+        let mut node = Bench::new(2, Gossip::synchronous(1));
+        node.frame(2, skipped(0, 1000));
+        let view = members(2, 2);
+        node.feed(In::View { view, lineage: Lineage(lineage), round: Round(2), order: Vec::new() });
+        node.gossip_in(4, Round(2));
+        assert_eq!(node.waits_for(), waits, "lineage {lineage}");
+    }
+}
+
+#[test]
 fn a_node_leaves_when_its_last_message_is_answered_or_its_receiver_gone_or_the_wait_over() {
     let under_way = || {
         let mut node = Bench::new(2, overlapped(1));
