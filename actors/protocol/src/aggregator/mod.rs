@@ -62,7 +62,11 @@ impl Machine for Aggregator {
             In::GossipDone { step, weight, contributors, next_step } => self.gossip_done(step, weight, (contributors, next_step), out),
             In::Settled { step, weight } => self.settled(step, weight, out),
             In::WholeStepDone => self.whole_step_done(out),
-            In::Failed => self.clear(),
+            In::Failed => {
+                // Its values went into the step that is being taken, which nobody gets any more.
+                self.decided.take_if(|_| self.phase == Phase::WholeStep);
+                self.clear();
+            }
             In::Drained => self.drain(out),
             In::Tick => self.tick(now, out),
         }

@@ -84,6 +84,17 @@ fn a_round_decided_while_nobody_waits_outlives_an_exchange_that_fails() {
 }
 
 #[test]
+fn a_round_whose_whole_step_fails_is_not_handed_out_without_its_values() {
+    let mut machine = Aggregator::new(1, false, Span(9));
+    feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Average, true) });
+    let begun = feed(&mut machine, decided(0, RoundKind::Average, 4));
+    assert!(matches!(begun[..], [Effect::WholeStep { values: Values::Decided, .. }]), "{begun:?}");
+    assert_eq!(feed(&mut machine, In::Failed), []);
+    let next = feed(&mut machine, In::Arrive { worker: 0, request: request(5, Exchange::Gossip, false) });
+    assert!(matches!(next[..], [Effect::Gossip { .. }]), "{next:?}");
+}
+
+#[test]
 fn a_whole_step_that_a_round_overtakes_is_not_handed_out() {
     let mut machine = Aggregator::new(1, true, Span(9));
     feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Nothing, true) });
