@@ -3,8 +3,12 @@
 //! | module | does |
 //! |---|---|
 //! | [`conformance`] | runs recorded trajectories through real runtimes and compares every value |
+//! | [`fault`] | what can be done to a cluster, whoever carries it out |
+//! | [`trace`] | what happened in a run, event by event |
 //! | [`cluster`] | several real nodes in one process, over QUIC on loopback or in memory |
 #![deny(missing_docs)]
 
 pub mod cluster;
 pub mod conformance;
+pub mod fault;
+pub mod trace;
