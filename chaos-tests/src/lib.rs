@@ -5,10 +5,12 @@
 //! | [`conformance`] | runs recorded trajectories through real runtimes and compares every value |
 //! | [`fault`] | what can be done to a cluster, whoever carries it out |
 //! | [`trace`] | what happened in a run, event by event |
+//! | [`model`] | explores every state of small clusters with the product's own rules |
 //! | [`cluster`] | several real nodes in one process, over QUIC on loopback or in memory |
 #![deny(missing_docs)]
 
 pub mod cluster;
 pub mod conformance;
 pub mod fault;
+pub mod model;
 pub mod trace;

@@ -130,7 +130,7 @@ pub struct Outer {
 }
 
 /// What happens to the base optimizer's buffers at a round boundary (algorithm of section 7).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum BufferStrategy {
     /// Leave them as they are.
     #[default]

@@ -28,14 +28,14 @@ pub fn first_ballot(view: &View) -> Ballot {
 }
 
 /// A member's memory of one decree: the highest ballot it promised and what it accepted last.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Acceptor<V> {
     promised: Ballot,
     accepted: Option<(Ballot, V)>,
 }
 
 /// A member's answer to a prepare: it accepts nothing below `ballot` any more.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Promise<V> {
     /// The ballot promised.
     pub ballot: Ballot,
@@ -125,7 +125,7 @@ pub trait Motion: Clone {
 /// that its motion is chosen, goes on to the next decree then, and otherwise gives the attempt up. A proposer is bound only where
 /// nobody proves that: to the motion of the highest ballot that was reported, if all its voters that promised accepted it, or if
 /// that motion was itself inherited (an earlier ballot may have chosen it, with other voters).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Proposer<M> {
     ballot: Ballot,
     promised: BTreeMap<NodeId, Option<(Ballot, M)>>,
@@ -211,7 +211,7 @@ impl<M: Motion> Proposer<M> {
 }
 
 /// Hands out one node's ballots: each above all it has seen, none twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ballots {
     node: NodeId,
     highest: Ballot,

@@ -46,7 +46,7 @@ pub trait Machine {
 }
 
 /// This node as its machines sign their frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// The cluster.
     pub cluster: ClusterId,
@@ -57,7 +57,7 @@ pub struct Identity {
 }
 
 /// Where in history a machine stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// The model history.
     pub lineage: Lineage,

@@ -5,7 +5,7 @@ use crate::time::Span;
 use crate::wire::RefusalReason;
 
 /// Why a round ended without an outcome; nothing was changed.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RoundError {
     /// Two nodes expect different rounds.
     #[error(

@@ -121,7 +121,7 @@ pub enum Effect {
 }
 
 /// What a coordinator needs to know at its start.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// This node.
     pub identity: Identity,

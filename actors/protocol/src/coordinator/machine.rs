@@ -51,7 +51,7 @@ pub const BROKEN_ATTEMPTS_MAX: u32 = 8;
 pub const FOLLOW_WAIT: Span = Span::from_millis(500);
 
 /// The SlowMo coordinator of one node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Coordinator {
     settings: Settings,
     history: Option<History>,

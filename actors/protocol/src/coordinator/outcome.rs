@@ -7,6 +7,7 @@ use crate::shards::SHARDS_MAX;
 use crate::view::{MEMBERS_MAX, Member, View};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 /// What a round does with the contributions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -43,6 +44,12 @@ impl PartialEq for Terms {
 }
 
 impl Eq for Terms {}
+
+impl Hash for Terms {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.kind, self.step, self.gamma.to_bits(), self.elements).hash(state);
+    }
+}
 
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,7 +88,7 @@ impl Terms {
 }
 
 /// The one decided result of a round.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Outcome {
     /// The model history it belongs to. Another one than the round began with if fewer than a quorum decided it
     /// (`quorum = "survivors"`).
@@ -109,7 +116,7 @@ pub struct Outcome {
 }
 
 /// An outcome as a leader proposes it: who must accept it and hold its data before it is decided.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Proposal {
     /// What is proposed.
     pub outcome: Outcome,

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// One attempt to decide a round: its data movements report under it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attempt {
     /// Which round.
     pub round: Round,
@@ -21,7 +21,7 @@ pub struct Attempt {
 }
 
 /// The reduction of one round as one node sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Plan {
     /// This node.
     pub me: NodeId,
@@ -95,7 +95,7 @@ fn stand_in(shard: ShardId, participants: &[NodeId], me: NodeId) -> NodeId {
 }
 
 /// Anchor and momentum of some shards that one node sends to another.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Move {
     /// Who sends.
     pub from: NodeId,
@@ -106,7 +106,7 @@ pub struct Move {
 }
 
 /// Who gets what an attempt makes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Publication {
     /// Which round, under which ballot.
     pub attempt: Attempt,
@@ -130,7 +130,7 @@ pub struct Publication {
 }
 
 /// The base optimizer's buffers that nodes get which join.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Donation {
     /// The lowest contributor: a member, which lends its training's buffers.
     pub donor: NodeId,

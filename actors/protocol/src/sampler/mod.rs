@@ -27,7 +27,7 @@ pub const PENDING_MAX: usize = 4096;
 const POSITIONS_MAX: u64 = 1 << 62;
 
 /// Which positions of the sample stream are not used up by decided rounds: what a joiner needs to go on from there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked", into = "Unchecked")]
 pub struct Progress {
     settings: Settings,

@@ -43,7 +43,7 @@ pub const SHARD_ALIGNMENT: usize = 256;
 pub const REPLICAS_MAX: usize = 3;
 
 /// How the flat vector is cut: contiguous ranges of elements, ascending, covering all of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     elements: usize,
     shard_elements: usize,

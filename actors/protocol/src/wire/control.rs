@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// The first bytes of every connection: who speaks. Checked against the certificate.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Preface {
     /// Protocol version 1.
     V1 {
@@ -31,7 +31,7 @@ pub enum Preface {
 }
 
 /// What every control frame and stream header carries, so that nothing stale is ever acted on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Header {
     /// The sender's cluster.
     pub cluster: ClusterId,
@@ -50,7 +50,7 @@ pub struct Header {
 }
 
 /// A control frame.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Frame {
     /// Protocol version 1.
     V1 {
@@ -62,7 +62,7 @@ pub enum Frame {
 }
 
 /// What one node tells another.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Message {
     /// Introduces a node: sent whenever a peer can be sent to, and again when what it says has changed.
     Hello(Hello),
@@ -144,7 +144,7 @@ pub enum Message {
 }
 
 /// Where a node stands in a decided model history.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Standing {
     /// The model history.
     pub lineage: Lineage,
@@ -158,7 +158,7 @@ pub struct Standing {
 }
 
 /// What a node has frozen for a round.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Contributed {
     /// What it expects the round to be.
     pub terms: Terms,
@@ -170,7 +170,7 @@ pub struct Contributed {
 }
 
 /// Why a running cluster does not admit a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum JoinRefusal {
     /// Other settings: each difference with both values, for a person.
     SettingsDiffer {
@@ -210,7 +210,7 @@ pub enum JoinRefusal {
 }
 
 /// What a node says of itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Hello {
     /// Where its endpoint listens.
     pub address: SocketAddr,
@@ -261,7 +261,7 @@ pub struct Contribution {
 }
 
 /// Why a round was abandoned or a message refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RefusalReason {
     /// Two contributors disagree on what the round is.
     TermsDiffer {

@@ -11,7 +11,7 @@ use crate::wire::Contributed;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The round that is not decided yet.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Current {
     pub acceptor: Acceptor<Proposal>,
     pub ballots: Ballots,

@@ -15,7 +15,7 @@ pub const EARLY_BYTES_PER_MEMBER_MAX: usize = CONTROL_FRAME_BYTES_MAX;
 pub const EARLY_BYTES_MAX: usize = 16 * CONTROL_FRAME_BYTES_MAX;
 
 /// Frames that wait, in the order in which they came.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Early {
     frames: Vec<(Header, Message, usize)>,
 }

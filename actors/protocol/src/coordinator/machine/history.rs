@@ -9,6 +9,7 @@ use crate::policy::{OnMomentumLoss, Quorum};
 use crate::shards::{Layout, ShardMap};
 use crate::topology::{Rates, next_order};
 use crate::view::{MEMBERS_MAX, Member, View};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -16,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_128;
 const SHARD_MAPS_MAX: usize = 8;
 
 /// What was decided up to the current round.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct History {
     pub lineage: Lineage,
     /// The round being worked towards.
@@ -35,7 +36,7 @@ pub(super) struct History {
 }
 
 /// An outcome with the place where it was decided.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Decided {
     pub outcome: Outcome,
     pub place: Place,
@@ -69,6 +70,19 @@ impl History {
 /// Shard maps by seated members and values.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Maps(Vec<(Vec<NodeId>, u64, Arc<ShardMap>)>);
+
+/// A cache: two machines that differ only in it are the same.
+impl PartialEq for Maps {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Maps {}
+
+impl Hash for Maps {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
 
 impl Maps {
     fn get(&mut self, view: &View, elements: u64, replicas: usize) -> Arc<ShardMap> {

@@ -1,8 +1,8 @@
 //! What may be asked about the machine from outside. Changes nothing.
 
 use super::Coordinator;
-use crate::coordinator::outcome::Outcome;
-use crate::ident::NodeId;
+use crate::coordinator::outcome::{Outcome, Proposal};
+use crate::ident::{Ballot, NodeId};
 use crate::shards::Layout;
 
 impl Coordinator {
@@ -21,6 +21,12 @@ impl Coordinator {
     /// Who is ready to be admitted, ascending.
     pub fn joiners(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.joiners.keys().copied()
+    }
+
+    /// What this member accepted last of the round that is not decided yet, with the ballot.
+    #[must_use]
+    pub fn accepted(&self) -> Option<&(Ballot, Proposal)> {
+        self.current.as_ref().and_then(|current| current.acceptor.accepted())
     }
 
     /// Which members leave, ascending.

@@ -81,7 +81,7 @@ impl Coordinator {
 
 /// Joiners that did not hold the model within the wait: how often, and from which round on they are taken along again. Each time
 /// the others waited in vain, so it is twice as many rounds until the next.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SlowJoiners(BTreeMap<(NodeId, Incarnation), (u32, Round)>);
 
 impl SlowJoiners {

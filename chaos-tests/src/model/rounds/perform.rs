@@ -1,0 +1,325 @@
+//! Carries out steps: hands an event to a machine, executes its effects, lets the checks see both.
+
+use super::shell::{CLUSTER, INCARNATION, Movement, Node, member};
+use super::state::{Letter, Marked, State};
+use super::watch::{Violation, Watch};
+use super::{Announced, Planted, Setup, Step, TICKS_UNTIL};
+use slowmo_protocol::coordinator::{Coordinator, Effect, In};
+use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round};
+use slowmo_protocol::machine::{Machine, Outbox};
+use slowmo_protocol::time::Instant;
+use slowmo_protocol::view::View;
+use slowmo_protocol::wire::Frame;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+const NOW: Instant = Instant(0);
+
+/// One node at work on a step.
+struct Stage<'a> {
+    setup: &'a Setup,
+    /// The last round to which nodes contribute.
+    until: Round,
+    state: State,
+    index: usize,
+    node: Node,
+}
+
+/// Whether a node may be told that it holds everything.
+pub(super) fn may_hold(setup: &Setup, state: &State, node: &Node) -> bool {
+    let Some(movement) = node.movement.as_ref().filter(|movement| !movement.told && movement.published.is_some()) else { return false };
+    let early = setup.planted == Some(Planted::HoldsNothing) && movement.plan.attempt.round > Round::FOUNDING;
+    early || node.may_hold(&state.facts)
+}
+
+/// The next deadline whose passing has an effect; those before it have passed already then.
+pub(super) fn next_tick(machine: &mut Coordinator) -> Option<Instant> {
+    while let Some(deadline) = machine.next_deadline().filter(|deadline| *deadline < TICKS_UNTIL) {
+        let (mut next, mut out) = (machine.clone(), Outbox::default());
+        next.handle(In::Tick, deadline, &mut out);
+        if !out.take().is_empty() {
+            return Some(deadline);
+        }
+        if next == *machine {
+            return None;
+        }
+        *machine = next;
+    }
+    None
+}
+
+/// The state after `step`.
+pub(super) fn perform(setup: &Setup, last: &State, step: Step) -> State {
+    perform_until(setup, setup.last_round(), last, step)
+}
+
+fn perform_until(setup: &Setup, until: Round, last: &State, step: Step) -> State {
+    let actor = match step {
+        Step::Deliver(_, id) | Step::Hold(id) | Step::Contribute(id) | Step::Tick(id) => id,
+        Step::Lost(id, _) | Step::Back(id, _) | Step::Resign(id) | Step::Announce(id) | Step::Crash(id) | Step::Forget(id) => id,
+    };
+    let Some((index, node)) = last.take(actor) else { return last.clone() };
+    let mut stage = Stage { setup, until, state: last.clone(), index, node };
+    stage.carry_out(step);
+    stage.finish()
+}
+
+/// A cluster that has decided its founding; everybody is about to contribute to the first round, or did so.
+pub(super) fn founded(setup: &Setup) -> State {
+    let ids: Vec<NodeId> = (1..=setup.members).map(NodeId).collect();
+    let joiner = setup.joins.map(|_| NodeId(setup.members + 1));
+    let members: Vec<_> = ids.iter().copied().map(member).collect();
+    let Ok(view) = View::new(Epoch::FOUNDING, members) else { unreachable!("the ids of the members ascend") };
+    let mut state = State {
+        founding: Arc::new(view.clone()),
+        nodes: ids.iter().copied().chain(joiner).map(|id| Marked::new(Node::new(id, setup))).collect(),
+        links: BTreeMap::new(),
+        facts: Marked::new(BTreeMap::new()),
+        watch: Marked::new(Watch::default()),
+        crashes: 0,
+        wrong_verdicts: 0,
+        unannounced: BTreeSet::new(),
+        forgot: false,
+        violation: None,
+    };
+    let formed = In::Formed { view, lineage: Lineage::founded(1) };
+    for id in ids.iter().copied().chain(joiner) {
+        let events = if joiner == Some(id) { vec![] } else { vec![formed.clone()] };
+        state = told(setup, Round::FOUNDING, &state, id, events);
+    }
+    for id in ids.iter().copied().chain(joiner) {
+        state = contributed(setup, Round::FOUNDING, &state, id);
+    }
+    // One order of the founding; all end in the same state.
+    while let Some(step) = any_step(setup, &state) {
+        state = perform_until(setup, Round::FOUNDING, &state, step);
+    }
+    state.facts = Marked::new(BTreeMap::new());
+    state.watch = Marked::new(Watch::default());
+    begin(setup, state, &ids, joiner)
+}
+
+fn any_step(setup: &Setup, state: &State) -> Option<Step> {
+    let deliver = state.links.keys().next().map(|(from, to)| Step::Deliver(*from, *to));
+    deliver.or_else(|| state.nodes.iter().find(|node| may_hold(setup, state, node)).map(|node| Step::Hold(node.id())))
+}
+
+/// Begins the first round after the founding.
+fn begin(setup: &Setup, mut state: State, ids: &[NodeId], joiner: Option<NodeId>) -> State {
+    if joiner.is_some() {
+        state.unannounced = ids.iter().copied().collect();
+    }
+    if setup.joins == Some(Announced::AtOnce) {
+        for id in ids {
+            state = perform(setup, &state, Step::Announce(*id));
+        }
+    }
+    for id in ids {
+        state.nodes.iter_mut().filter(|node| node.id() == *id).for_each(|node| node.change(|node| node.waits_to_contribute = true));
+        if !setup.late {
+            state = perform(setup, &state, Step::Contribute(*id));
+        }
+    }
+    state
+}
+
+fn told(setup: &Setup, until: Round, last: &State, id: NodeId, events: Vec<In>) -> State {
+    let Some((index, node)) = last.take(id) else { return last.clone() };
+    let mut stage = Stage { setup, until, state: last.clone(), index, node };
+    events.into_iter().for_each(|event| stage.feed(event, NOW));
+    stage.finish()
+}
+
+fn contributed(setup: &Setup, until: Round, last: &State, id: NodeId) -> State {
+    let terms = setup.terms(Round::FOUNDING);
+    let contribute = In::Contribute { round: Round::FOUNDING, terms, samples: None, rates: Vec::new(), buffers: 0 };
+    told(setup, until, last, id, vec![contribute])
+}
+
+impl Stage<'_> {
+    fn carry_out(&mut self, step: Step) {
+        match step {
+            Step::Deliver(from, to) => self.deliver(from, to),
+            Step::Hold(_) => self.hold(),
+            Step::Contribute(_) => self.contribute(),
+            Step::Tick(_) => {
+                if let Some(deadline) = next_tick(&mut self.node.machine) {
+                    self.feed(In::Tick, deadline);
+                }
+            }
+            Step::Resign(_) => {
+                self.node.stranded = true;
+                self.feed(In::Resign, NOW);
+            }
+            Step::Lost(_, other) => {
+                let wrong = self.state.node(other).is_some_and(Node::takes_part);
+                self.state.wrong_verdicts += u8::from(wrong);
+                self.node.lost.insert(other);
+                self.feed(In::Lost(other, INCARNATION), NOW);
+            }
+            Step::Back(_, other) => {
+                self.node.lost.remove(&other);
+                self.feed(In::Back(other), NOW);
+            }
+            Step::Announce(id) => {
+                self.state.unannounced.remove(&id);
+                let epoch = self.node.machine.place().epoch;
+                let members = vec![member(NodeId(self.setup.members + 1))];
+                self.feed(In::Joiners { epoch, members }, NOW);
+            }
+            Step::Crash(id) => {
+                self.state.crashes += 1;
+                self.node.alive = false;
+                self.state.links.retain(|(_, to), _| *to != id);
+            }
+            Step::Forget(_) => {
+                self.state.forgot = true;
+                if let Some(saved) = self.node.saved.clone() {
+                    (self.node.machine, self.node.movement) = (*saved, None);
+                    self.contribute();
+                }
+            }
+        }
+    }
+
+    /// Puts the node back, and what follows from what it did for the others.
+    fn finish(self) -> State {
+        let Self { mut state, index, node, .. } = self;
+        let gone = !node.takes_part();
+        let id = node.id();
+        state.nodes[index] = Marked::new(node);
+        if gone {
+            state.links.retain(|(_, to), _| *to != id);
+        }
+        reduce(&mut state);
+        drop_what_is_over(&mut state);
+        state
+    }
+
+    fn deliver(&mut self, from: NodeId, to: NodeId) {
+        let Some(frames) = self.state.links.get_mut(&(from, to)) else { return };
+        let letter = frames.pop_front();
+        if frames.is_empty() {
+            self.state.links.remove(&(from, to));
+        }
+        if let Some(letter) = letter {
+            let Letter { header, message } = Letter::clone(&letter);
+            self.feed(In::Frame { header, message }, NOW);
+        }
+    }
+
+    fn hold(&mut self) {
+        let held = self.node.may_hold(&self.state.facts);
+        let events = self.node.arrivals();
+        if let Some(movement) = &mut self.node.movement {
+            (movement.told, movement.held) = (true, held);
+        }
+        events.into_iter().for_each(|event| self.feed(event, NOW));
+    }
+
+    fn contribute(&mut self) {
+        self.node.waits_to_contribute = false;
+        let round = self.node.machine.place().round;
+        let terms = self.setup.terms(round);
+        self.feed(In::Contribute { round, terms, samples: None, rates: Vec::new(), buffers: 0 }, NOW);
+    }
+
+    fn feed(&mut self, event: In, now: Instant) {
+        let mut out = Outbox::default();
+        self.node.machine.handle(event, now, &mut out);
+        for effect in out.take() {
+            self.execute(effect);
+        }
+        if let Some((ballot, _)) = self.node.machine.accepted() {
+            let (round, id, ballot) = (self.node.machine.place().round, self.node.id(), *ballot);
+            if !self.state.watch.has_vote(round, ballot, id) {
+                self.state.watch.change(|watch| watch.note_vote(round, ballot, id));
+            }
+        }
+        if self.node.waits_to_contribute && !self.setup.late && self.until > Round::FOUNDING {
+            self.contribute();
+        }
+    }
+
+    fn execute(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send { to, frame } => self.send(to, frame),
+            Effect::Open(plan) => {
+                let (attempt, contributes) = (plan.attempt, plan.contributes());
+                self.state.facts.change(|facts| facts.entry((attempt, plan.me)).or_default().contributed |= contributes);
+                self.node.movement = Some(Movement { plan, published: None, told: false, held: false });
+            }
+            Effect::Publish(publication) => {
+                let key = (publication.attempt, self.node.id());
+                self.state.facts.change(|facts| facts.entry(key).or_default().moved = true);
+                let outcome = self.state.watch.outcome_of(publication.attempt);
+                if let Some(movement) = &mut self.node.movement {
+                    movement.published = Some((publication, outcome));
+                }
+            }
+            Effect::Discard(_) => self.node.movement = None,
+            Effect::Apply { attempt, outcome, .. } => {
+                let held = self.node.movement.take().is_some_and(|movement| {
+                    let of = movement.published.as_ref().and_then(|(_, outcome)| outcome.as_deref());
+                    movement.held && movement.plan.attempt == attempt && of.is_none_or(|of| *of == outcome)
+                });
+                self.state.check_applied(self.node.id(), &outcome, held);
+                self.begin_round(outcome.round.next());
+            }
+            Effect::Fail(_) => self.state.violate(Violation::GaveUp),
+            Effect::Stranded => self.node.stranded = true,
+            Effect::Waiting(_) => {}
+        }
+    }
+
+    fn begin_round(&mut self, round: Round) {
+        self.node.waits_to_contribute = round <= self.until;
+        self.node.lost.retain(|id| self.node.machine.view().is_some_and(|view| view.contains(*id)));
+        if self.setup.planted == Some(Planted::ForgetsVotes) {
+            self.node.saved = Some(Box::new(self.node.machine.clone()));
+        }
+        let behind = self.state.nodes.iter().filter(|node| node.takes_part() && node.id() != self.node.id());
+        let oldest = behind.map(|node| node.machine.place().round).min().unwrap_or(round).min(round);
+        if self.state.facts.keys().any(|(attempt, _)| attempt.round < oldest) {
+            self.state.facts.change(|facts| facts.retain(|(attempt, _), _| attempt.round >= oldest));
+        }
+    }
+
+    fn send(&mut self, to: NodeId, frame: Frame) {
+        let Frame::V1 { header, message } = frame;
+        debug_assert_eq!(header.cluster, CLUSTER);
+        self.state.check_sent(&self.node, &header, &message);
+        if self.state.node(to).is_some_and(Node::takes_part) {
+            self.state.links.entry((self.node.id(), to)).or_default().push_back(Marked::new(Letter { header, message }));
+        }
+    }
+}
+
+/// Every owner that has all contributions averages them.
+fn reduce(state: &mut State) {
+    let reduces = |node: &&Marked<Node>| node.takes_part() && node.may_reduce(&state.facts);
+    let keys = state.nodes.iter().filter(reduces).filter_map(|node| Some((node.movement.as_ref()?.plan.attempt, node.id())));
+    let new: Vec<_> = keys.filter(|key| state.facts.get(key).is_none_or(|fact| !fact.reduced)).collect();
+    if !new.is_empty() {
+        state.facts.change(|facts| new.into_iter().for_each(|key| facts.entry(key).or_default().reduced = true));
+    }
+}
+
+/// Drops the frames of a past round to which their receiver would not answer.
+fn drop_what_is_over(state: &mut State) {
+    let State { nodes, links, .. } = state;
+    links.retain(|(_, to), frames| {
+        let Some(node) = nodes.iter().find(|node| node.id() == *to) else { return false };
+        let idle = |letter: &Letter| {
+            let place = node.machine.place();
+            if !place.lineage.is_decided() || letter.header.round >= place.round {
+                return false;
+            }
+            let (mut machine, mut out) = (node.machine.clone(), Outbox::default());
+            machine.handle(In::Frame { header: letter.header, message: letter.message.clone() }, NOW, &mut out);
+            out.take().is_empty() && machine == node.machine
+        };
+        frames.retain(|letter| !idle(letter));
+        !frames.is_empty()
+    });
+}

@@ -1,0 +1,107 @@
+//! The cluster at one moment, with what the checks remember of the past.
+
+use super::shell::{Fact, Node};
+use super::watch::{Violation, Watch};
+use slowmo_protocol::coordinator::Attempt;
+use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::view::View;
+use slowmo_protocol::wire::{Header, Message};
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A shared value with its fingerprint, taken once: a step changes one node of several, and hashes only that one anew.
+#[derive(Clone, Debug)]
+pub(super) struct Marked<T> {
+    value: Arc<T>,
+    mark: u64,
+}
+
+impl<T: Hash> Marked<T> {
+    pub fn new(value: T) -> Self {
+        let mut hasher = DefaultHasher::new();
+        value.hash(&mut hasher);
+        Self { mark: hasher.finish(), value: Arc::new(value) }
+    }
+
+    pub fn change(&mut self, change: impl FnOnce(&mut T))
+    where
+        T: Clone,
+    {
+        let mut value = T::clone(&self.value);
+        change(&mut value);
+        *self = Self::new(value);
+    }
+}
+
+impl<T> Deref for Marked<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> PartialEq for Marked<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.mark == other.mark
+    }
+}
+
+impl<T> Hash for Marked<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.mark.hash(state);
+    }
+}
+
+/// A frame on its way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Letter {
+    pub header: Header,
+    pub message: Box<Message>,
+}
+
+/// The cluster at one moment.
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub struct State {
+    /// The founding members, the same in every state.
+    pub(super) founding: Arc<View>,
+    pub(super) nodes: Vec<Marked<Node>>,
+    /// By sender and receiver, oldest first; none is empty.
+    pub(super) links: BTreeMap<(NodeId, NodeId), VecDeque<Marked<Letter>>>,
+    /// What was sent in an attempt, by sender.
+    pub(super) facts: Marked<BTreeMap<(Attempt, NodeId), Fact>>,
+    pub(super) watch: Marked<Watch>,
+    pub(super) crashes: u8,
+    pub(super) wrong_verdicts: u8,
+    /// Members that do not know of the joiner yet.
+    pub(super) unannounced: BTreeSet<NodeId>,
+    /// A planted bug struck.
+    pub(super) forgot: bool,
+    pub(super) violation: Option<Violation>,
+}
+
+impl State {
+    pub(super) fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.id() == id).map(|node| &**node)
+    }
+
+    /// A node and its place.
+    pub(super) fn take(&self, id: NodeId) -> Option<(usize, Node)> {
+        let index = self.nodes.iter().position(|node| node.id() == id)?;
+        Some((index, Node::clone(&self.nodes[index])))
+    }
+
+    /// Whether those that live and are in can decide: a quorum of the newest view.
+    pub(super) fn has_quorum(&self) -> bool {
+        let view = self.watch.newest_view().unwrap_or(&self.founding);
+        let members = self.nodes.iter().filter(|node| node.takes_part() && node.machine.view().is_some());
+        view.is_quorum(members.map(|node| node.id()))
+    }
+
+    /// The first violation counts.
+    pub(super) fn violate(&mut self, violation: Violation) {
+        self.violation.get_or_insert(violation);
+    }
+}
