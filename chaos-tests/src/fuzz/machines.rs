@@ -1,0 +1,120 @@
+//! Bytes of an authenticated but broken peer, handed to the machines that act on them. A machine may do with them what it likes,
+//! but not panic, and what it sends must have an encoding.
+//!
+//! An input is a list of pieces, each behind two bytes: the sender, and how long the piece is. What a sender cannot choose is
+//! made right, so that the fuzzer gets past it: a frame's cluster and its sender, who is the peer that was authenticated.
+
+use slowmo_protocol::coordinator::{self, Attempt, Coordinator, RoundKind, Terms};
+use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
+use slowmo_protocol::liveness::{self, Liveness};
+use slowmo_protocol::machine::{Identity, Machine, Outbox};
+use slowmo_protocol::policy::{OnMomentumLoss, Quorum};
+use slowmo_protocol::time::{Instant, Span};
+use slowmo_protocol::view::{Member, View};
+use slowmo_protocol::wire::{DATAGRAM_BYTES_MAX, Datagram, Frame};
+use std::net::SocketAddr;
+
+/// The nodes that the machines know; the first is the machine's own.
+const NODES: u64 = 3;
+const CLUSTER: ClusterId = ClusterId(0x0102_0304_0506_0708);
+/// The history that the coordinator's cluster founds.
+pub(super) const LINEAGE: Lineage = Lineage(0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20);
+
+fn identity() -> Identity {
+    Identity { cluster: CLUSTER, node: NodeId(1), incarnation: Incarnation(1) }
+}
+
+/// The pieces of an input with their senders; at most 64.
+fn pieces(mut data: &[u8]) -> Vec<(NodeId, &[u8])> {
+    let mut pieces = Vec::new();
+    while let [from, length, rest @ ..] = data {
+        if pieces.len() == 64 {
+            break;
+        }
+        // Lengths in steps of four bytes reach frames with two members.
+        let (piece, rest) = rest.split_at(rest.len().min(4 * usize::from(*length)));
+        pieces.push((NodeId(2 + u64::from(*from) % (NODES - 1)), piece));
+        data = rest;
+    }
+    pieces
+}
+
+/// The view that the machines are in.
+pub(super) fn view() -> View {
+    let address = SocketAddr::from(([10, 0, 0, 5], 7400));
+    let member = |id| Member { id: NodeId(id), incarnation: Incarnation(1), address, devices: 1 };
+    #[allow(clippy::expect_used)]
+    View::new(Epoch::FOUNDING, (1..=NODES).map(member).collect()).expect("three ids that ascend")
+}
+
+/// What node 1 expects of the round.
+pub(super) fn terms() -> Terms {
+    Terms { kind: RoundKind::Average, step: Step(1), gamma: 0.0, elements: 6 }
+}
+
+/// Control frames, handed to the coordinator of node 1 in a round that it has contributed to, with a tick after each.
+pub fn coordinator(data: &[u8]) {
+    let settings = coordinator::Settings {
+        identity: identity(),
+        replicas: 1,
+        keeps_state: true,
+        copies_buffers: None,
+        orders_by_rate: true,
+        quorum: Quorum::Majority,
+        on_momentum_loss: OnMomentumLoss::Reset,
+        grace: Span::from_millis(10),
+        round_timeout: Span::from_millis(1_000),
+    };
+    let mut machine = Coordinator::new(settings);
+    let contribute = coordinator::In::Contribute { round: Round::FOUNDING, terms: terms(), samples: None, rates: Vec::new(), buffers: 0 };
+    tell(&mut machine, coordinator::In::Formed { view: view(), lineage: LINEAGE }, 0);
+    tell(&mut machine, contribute, 0);
+    for (index, (from, piece)) in pieces(data).into_iter().enumerate() {
+        let now = index as u64 * 1_000;
+        if let Ok(Frame::V1 { header, message }) = decode_padded(piece) {
+            let header = slowmo_protocol::wire::Header { cluster: CLUSTER, sender: from, incarnation: Incarnation(1), ..header };
+            let _ = machine.admits(&header);
+            let attempt = Attempt { round: header.round, ballot: header.ballot };
+            tell(&mut machine, coordinator::In::Frame { header, message }, now);
+            tell(&mut machine, coordinator::In::ParametersHeld(attempt, from), now);
+            tell(&mut machine, coordinator::In::Reduced(attempt), now);
+        }
+        tell(&mut machine, coordinator::In::Tick, now);
+    }
+}
+
+/// A piece is cut at a multiple of four bytes: up to three that follow a frame belong to none.
+fn decode_padded(piece: &[u8]) -> Result<Frame, slowmo_protocol::wire::DecodeError> {
+    let first = Frame::decode(piece);
+    (1..4).filter_map(|extra| piece.len().checked_sub(extra)).fold(first, |found, length| found.or_else(|_| Frame::decode(&piece[..length])))
+}
+
+fn tell(machine: &mut Coordinator, event: coordinator::In, now: u64) {
+    let mut out = Outbox::default();
+    machine.handle(event, Instant(now), &mut out);
+    for effect in out.take() {
+        if let coordinator::Effect::Send { frame, .. } = effect {
+            let encoded = frame.encode();
+            assert!(encoded.as_deref().is_ok_and(|bytes| Frame::decode(bytes).as_ref() == Ok(&frame)), "sends what nobody can read: {frame:?}");
+        }
+    }
+}
+
+/// Datagrams, handed to the liveness of node 1, with time passing between them.
+pub fn liveness(data: &[u8]) {
+    let mut machine = Liveness::new(liveness::Settings::new(identity()));
+    let mut out = Outbox::default();
+    let members = (1..=NODES).map(|id| (NodeId(id), Incarnation(1))).collect();
+    machine.handle(liveness::In::Members(members), Instant(0), &mut out);
+    let mut now = 0;
+    for (from, piece) in pieces(data) {
+        machine.handle(liveness::In::Datagram { from, bytes: piece.to_vec() }, Instant(now), &mut out);
+        now = machine.next_deadline().map_or(now + 1_000, |deadline| deadline.0.max(now + 1_000));
+        machine.handle(liveness::In::Tick, Instant(now), &mut out);
+        for effect in out.take() {
+            if let liveness::Effect::Datagram { bytes, .. } = effect {
+                assert!(bytes.len() <= DATAGRAM_BYTES_MAX && Datagram::decode(&bytes).is_ok(), "sends what nobody can read");
+            }
+        }
+    }
+}
