@@ -5,10 +5,14 @@
 //! | [`conformance`] | runs recorded trajectories through real runtimes and compares every value |
 //! | [`fault`] | what can be done to a cluster, whoever carries it out |
 //! | [`trace`] | what happened in a run, event by event |
+//! | [`invariants`] | what must hold, whatever happens: judges traces |
+//! | [`sim`] | whole nodes in virtual time: every machine, a network, seeded faults |
 //! | [`cluster`] | several real nodes in one process, over QUIC on loopback or in memory |
 #![deny(missing_docs)]
 
 pub mod cluster;
 pub mod conformance;
 pub mod fault;
+pub mod invariants;
+pub mod sim;
 pub mod trace;
