@@ -118,10 +118,11 @@ impl History {
         Some(known)
     }
 
-    /// What a member contributed to a round that began in a history.
+    /// What a member contributed to a round that began in a history; before the founding there was none.
     #[must_use]
     pub fn contribution(&self, start: Start, began_in: Lineage, round: Round) -> Option<&Contribution> {
-        self.contributions.get(&(start, began_in, round))
+        let of = |lineage| self.contributions.get(&(start, lineage, round));
+        of(began_in).or_else(|| of(Lineage::NONE).filter(|_| round == Round::FOUNDING))
     }
 
     /// Who lives.
