@@ -6,6 +6,8 @@
 //! | [`fault`] | what can be done to a cluster, whoever carries it out |
 //! | [`trace`] | what happened in a run, event by event |
 //! | [`model`] | explores every state of small clusters with the product's own rules |
+//! | [`invariants`] | what must hold, whatever happens: judges traces |
+//! | [`sim`] | whole nodes in virtual time: every machine, a network, seeded faults |
 //! | [`cluster`] | several real nodes in one process, over QUIC on loopback or in memory |
 #![deny(missing_docs)]
 
@@ -13,4 +15,6 @@ pub mod cluster;
 pub mod conformance;
 pub mod fault;
 pub mod model;
+pub mod invariants;
+pub mod sim;
 pub mod trace;

@@ -100,6 +100,8 @@ pub struct Decided {
     pub epoch: Epoch,
     /// The members of the next view, ascending by node.
     pub next: Vec<Start>,
+    /// Shards whose momentum this round restarted at zero.
+    pub lost: Vec<ShardId>,
     /// Shards without a holder after this round.
     pub absent: Vec<ShardId>,
     /// Shards whose momentum restarted at zero since the founding.
@@ -151,6 +153,9 @@ pub enum Event {
         /// Who.
         #[serde(flatten)]
         start: Start,
+        /// The history it works in.
+        #[serde(with = "hexadecimal::lineage")]
+        lineage: Lineage,
         /// The round it works towards.
         round: Round,
         /// The last outcome whose parameters it had taken when it computed this; none before the founding.
@@ -238,6 +243,7 @@ impl Decided {
             members,
             epoch: outcome.view.epoch(),
             next: next.collect(),
+            lost: Vec::new(),
             absent: outcome.absent.clone(),
             momentum_lost: outcome.momentum_lost,
         }

@@ -1,0 +1,163 @@
+//! What all rules need to know of a run: who lives, what was decided after what, who contributed what.
+
+use super::troubles::Troubles;
+use crate::trace::{Decided, Event, Line, Place, Setup, Start};
+use slowmo_protocol::coordinator::RoundKind;
+use slowmo_protocol::ident::{Incarnation, Lineage, NodeId, Round};
+use slowmo_protocol::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A contribution as it was frozen.
+#[derive(Clone, Debug)]
+pub struct Contribution {
+    /// The last outcome whose parameters it was computed from.
+    pub after: Option<Place>,
+    /// The push-sum weight.
+    pub weight: f64,
+    /// The values, if they are recorded.
+    pub values: Vec<f64>,
+    /// The samples that went into it.
+    pub samples: Vec<(u64, u64)>,
+}
+
+/// A decided outcome, and when the first node applied it.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// What was decided.
+    pub decided: Decided,
+    /// When it was applied first.
+    pub at: Instant,
+}
+
+/// What happened so far.
+#[derive(Default)]
+pub struct History {
+    now: Instant,
+    setup: Option<Setup>,
+    outcomes: BTreeMap<Place, Known>,
+    /// The newest outcome that the event which was observed last brought.
+    new: Option<Place>,
+    contributions: BTreeMap<(Start, Lineage, Round), Contribution>,
+    living: BTreeSet<Start>,
+    newest: BTreeMap<NodeId, Incarnation>,
+    applied: BTreeMap<Start, (Place, Instant)>,
+    quiet: Option<Instant>,
+    troubles: Troubles,
+}
+
+/// Rounds after which contributions are forgotten.
+const REMEMBERED: u64 = 64;
+
+impl History {
+    pub(super) fn observe(&mut self, line: &Line) {
+        (self.now, self.new) = (line.at, None);
+        self.troubles.observe(line);
+        match &line.event {
+            Event::Begun(setup) => self.setup = Some(setup.clone()),
+            Event::Quiet => self.quiet = Some(line.at),
+            Event::Started(start) => {
+                self.living.insert(*start);
+                self.newest.insert(start.node, start.incarnation);
+            }
+            Event::Ended { start, .. } => _ = self.living.remove(start),
+            Event::Contributed { start, lineage, round, after, weight, values, samples } => {
+                let contribution = Contribution { after: *after, weight: *weight, values: values.clone(), samples: samples.clone() };
+                self.contributions.insert((*start, *lineage, *round), contribution);
+            }
+            Event::Applied { start, decided, .. } => {
+                self.applied.insert(*start, (decided.place, line.at));
+                if !self.outcomes.contains_key(&decided.place) {
+                    self.outcomes.insert(decided.place, Known { decided: (**decided).clone(), at: line.at });
+                    self.new = Some(decided.place);
+                    let old = Round(decided.place.round.0.saturating_sub(REMEMBERED));
+                    self.contributions.retain(|(.., round), _| *round >= old);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The time of the last event.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// What the run said of itself.
+    #[must_use]
+    pub fn setup(&self) -> Option<&Setup> {
+        self.setup.as_ref()
+    }
+
+    /// The outcome that the last event brought first.
+    #[must_use]
+    pub fn new_outcome(&self) -> Option<&Known> {
+        self.new.and_then(|place| self.outcomes.get(&place))
+    }
+
+    /// All outcomes, by lineage and round.
+    #[must_use]
+    pub fn outcomes(&self) -> &BTreeMap<Place, Known> {
+        &self.outcomes
+    }
+
+    /// The outcome that the round of `decided` began after.
+    #[must_use]
+    pub fn before(&self, decided: &Decided) -> Option<&Known> {
+        let round = Round(decided.place.round.0.checked_sub(1)?);
+        self.outcomes.get(&Place { lineage: decided.began_in, round })
+    }
+
+    /// The last outcome before `decided` that gave members parameters.
+    #[must_use]
+    pub fn parameters_before(&self, decided: &Decided) -> Option<&Known> {
+        let mut known = self.before(decided)?;
+        while known.decided.kind == RoundKind::Gradients {
+            known = self.before(&known.decided)?;
+        }
+        Some(known)
+    }
+
+    /// What a member contributed to a round that began in a history; before the founding there was none.
+    #[must_use]
+    pub fn contribution(&self, start: Start, began_in: Lineage, round: Round) -> Option<&Contribution> {
+        let of = |lineage| self.contributions.get(&(start, lineage, round));
+        of(began_in).or_else(|| of(Lineage::NONE).filter(|_| round == Round::FOUNDING))
+    }
+
+    /// Who lives.
+    #[must_use]
+    pub fn living(&self) -> &BTreeSet<Start> {
+        &self.living
+    }
+
+    /// The newest start of a node.
+    #[must_use]
+    pub fn newest(&self, node: NodeId) -> Option<Incarnation> {
+        self.newest.get(&node).copied()
+    }
+
+    /// What a start applied last, and when.
+    #[must_use]
+    pub fn applied(&self, start: Start) -> Option<(Place, Instant)> {
+        self.applied.get(&start).copied()
+    }
+
+    /// Since when nothing goes wrong any more.
+    #[must_use]
+    pub fn quiet(&self) -> Option<Instant> {
+        self.quiet
+    }
+
+    /// Who had what trouble.
+    #[must_use]
+    pub fn troubles(&self) -> &Troubles {
+        &self.troubles
+    }
+
+    /// The history that went furthest: its last outcome.
+    #[must_use]
+    pub fn furthest(&self) -> Option<&Known> {
+        self.outcomes.values().max_by_key(|known| (known.decided.place.round, known.at))
+    }
+}

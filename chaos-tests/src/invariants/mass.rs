@@ -1,0 +1,31 @@
+//! 5. Push-sum mass (algorithm section 5): over live nodes, what is held, in escrow and in flight is what there should be.
+
+use super::{Checked, History, Invariant};
+use crate::trace::{Event, Line};
+
+/// The books balance that well, relative to the largest mass.
+const EXACT: f64 = 1e-9;
+
+/// What is found is what is expected.
+#[derive(Default)]
+pub struct Mass {
+    checked: u64,
+}
+
+impl Invariant for Mass {
+    fn name(&self) -> &'static str {
+        "push_sum_mass"
+    }
+
+    fn observe(&mut self, line: &Line, _: &History) -> Result<(), String> {
+        let Event::Mass { place, found, expected } = &line.event else { return Ok(()) };
+        self.checked += 1;
+        let scale = expected.iter().fold(1.0f64, |most, value| most.max(value.abs()));
+        let balanced = found.len() == expected.len() && found.iter().zip(expected).all(|(one, other)| (one - other).abs() <= EXACT * scale);
+        if balanced { Ok(()) } else { Err(format!("{}: the mass is {found:?} and should be {expected:?}", place.round)) }
+    }
+
+    fn finish(&mut self, _: &History) -> Result<Checked, String> {
+        Ok(if self.checked > 0 { Checked::Times(self.checked) } else { Checked::NotShown("the trace has no push-sum masses") })
+    }
+}

@@ -1,0 +1,115 @@
+//! 3. A decided round's momentum equals the single-process oracle's for the same contributors: so do its values and anchors.
+
+use super::history::{Contribution, Known};
+use super::{Checked, History, Invariant};
+use crate::trace::{Decided, Event, Held, Line, Place};
+use slowmo_protocol::coordinator::RoundKind;
+use slowmo_protocol::shards::Layout;
+use std::collections::BTreeMap;
+
+/// `β` of every run whose trace has values.
+const BETA: f64 = 0.5;
+
+/// What one process would have after a round.
+#[derive(Clone, Debug, Default)]
+struct State {
+    values: Vec<f64>,
+    anchor: Vec<f64>,
+    momentum: Vec<f64>,
+}
+
+/// Computes every decided round again, from the contributions as they were frozen.
+#[derive(Default)]
+pub struct MomentumMatches {
+    states: BTreeMap<Place, State>,
+    checked: u64,
+}
+
+impl Invariant for MomentumMatches {
+    fn name(&self) -> &'static str {
+        "momentum_matches"
+    }
+
+    fn observe(&mut self, line: &Line, history: &History) -> Result<(), String> {
+        let Event::Applied { start, decided, values, holds, .. } = &line.event else { return Ok(()) };
+        if values.is_empty() {
+            return Ok(());
+        }
+        if let Some(known) = history.new_outcome() {
+            let state = self.compute(known, history)?;
+            self.states.insert(decided.place, state);
+        }
+        let Some(state) = self.states.get(&decided.place) else { return Ok(()) };
+        self.checked += 1;
+        let (node, round) = (start.node, decided.place.round);
+        if *values != state.values {
+            return Err(format!("{node} has other values than the oracle after {round}: {values:?} instead of {:?}", state.values));
+        }
+        let layout = Layout::new(state.anchor.len());
+        match holds.iter().find(|held| !matches(held, state, layout)) {
+            Some(Held { shard, momentum, anchor, .. }) => {
+                let range = layout.range(*shard);
+                let (anchors, momenta) = (&state.anchor[range.clone()], &state.momentum[range]);
+                Err(format!("{node} holds {shard} with anchor {anchor:?} and momentum {momentum:?} after {round}, the oracle {anchors:?} and {momenta:?}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, _: &History) -> Result<Checked, String> {
+        Ok(if self.checked > 0 { Checked::Times(self.checked) } else { Checked::NotShown("the trace has digests, not values") })
+    }
+}
+
+impl MomentumMatches {
+    fn compute(&self, Known { decided, .. }: &Known, history: &History) -> Result<State, String> {
+        let contributions = contributions(decided, history)?;
+        let pieces: Vec<(f64, &[f64])> = contributions.iter().map(|own| (own.weight, own.values.as_slice())).collect();
+        let mut values = average(&pieces);
+        let before = history.before(decided).and_then(|known| self.states.get(&known.decided.place));
+        let (mut anchor, mut momentum) =
+            before.map_or_else(|| (values.clone(), vec![0.0; values.len()]), |state| (state.anchor.clone(), state.momentum.clone()));
+        if decided.kind == RoundKind::Slow {
+            let layout = Layout::new(values.len());
+            for shard in layout.shards() {
+                for index in layout.range(shard) {
+                    let step = || slow_step(values[index], anchor[index], momentum[index], f64::from(decided.gamma));
+                    (values[index], momentum[index]) = if decided.lost.contains(&shard) { (values[index], 0.0) } else { step() };
+                }
+            }
+        }
+        if matches!(decided.kind, RoundKind::Slow | RoundKind::Found) {
+            anchor.clone_from(&values);
+        }
+        Ok(State { values, anchor, momentum })
+    }
+}
+
+/// What was averaged, in ascending node id.
+fn contributions<'a>(decided: &Decided, history: &'a History) -> Result<Vec<&'a Contribution>, String> {
+    let of = |node| {
+        let start = decided.members.iter().find(|start| start.node == node);
+        let contribution = start.and_then(|start| history.contribution(*start, decided.began_in, decided.place.round));
+        contribution.ok_or_else(|| format!("{} was averaged with a contribution of {node} that it never made", decided.place.round))
+    };
+    decided.contributors.iter().map(|node| of(*node)).collect()
+}
+
+/// The exact average: `Σx / Σw`, in ascending node id (algorithm section 3).
+fn average(contributions: &[(f64, &[f64])]) -> Vec<f64> {
+    let weight: f64 = contributions.iter().map(|(weight, _)| weight).sum();
+    let elements = contributions.first().map_or(0, |(_, values)| values.len());
+    let sum = |index: usize| contributions.iter().map(|(_, values)| values[index]).reduce(|sum, value| sum + value).unwrap_or(0.0);
+    (0..elements).map(|index| sum(index) / weight).collect()
+}
+
+/// `u ← βu + (o − x̄)/γ; o ← o − γu` on one value: the parameter and its momentum (algorithm section 4, `α = 1`).
+fn slow_step(average: f64, anchor: f64, momentum: f64, gamma: f64) -> (f64, f64) {
+    let next = BETA * momentum + (anchor - average) / gamma;
+    (anchor - gamma * next, next)
+}
+
+fn matches(held: &Held, state: &State, layout: Layout) -> bool {
+    let range = layout.range(held.shard);
+    held.anchor == state.anchor[range.clone()] && held.momentum == state.momentum[range]
+}

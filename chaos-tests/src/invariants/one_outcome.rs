@@ -1,0 +1,37 @@
+//! 1. One outcome per round and lineage.
+
+use super::{Checked, History, Invariant};
+use crate::trace::{Decided, Event, Line};
+
+/// Every node that applies a round's outcome applies the same.
+#[derive(Default)]
+pub struct OneOutcome {
+    checked: u64,
+}
+
+impl Invariant for OneOutcome {
+    fn name(&self) -> &'static str {
+        "one_outcome"
+    }
+
+    fn observe(&mut self, line: &Line, history: &History) -> Result<(), String> {
+        let Event::Applied { start, decided, .. } = &line.event else { return Ok(()) };
+        self.checked += 1;
+        let Some(known) = history.outcomes().get(&decided.place) else { return Ok(()) };
+        if same(&known.decided, decided) {
+            return Ok(());
+        }
+        let (round, node) = (decided.place.round, start.node);
+        Err(format!("two outcomes of {round}: {node} applies {decided:?}, others applied {:?}", known.decided))
+    }
+
+    fn finish(&mut self, _: &History) -> Result<Checked, String> {
+        Ok(Checked::Times(self.checked))
+    }
+}
+
+/// Learning rates are compared by their bits: one that is not a number equals itself.
+fn same(one: &Decided, other: &Decided) -> bool {
+    let rates = one.gamma.to_bits() == other.gamma.to_bits();
+    rates && Decided { gamma: 0.0, ..one.clone() } == Decided { gamma: 0.0, ..other.clone() }
+}

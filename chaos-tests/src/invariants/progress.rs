@@ -1,0 +1,62 @@
+//! 8. Progress: once faults stop, a round is decided within a bounded time, and soon all who live are members and contribute.
+
+use super::{Checked, History, Invariant};
+use crate::trace::{Event, Line, Start};
+use slowmo_protocol::time::Instant;
+use std::collections::BTreeMap;
+
+/// Everybody who lives contributes to a decided round of the history that goes on.
+#[derive(Default)]
+pub struct Progress {
+    /// The first decided round after the faults.
+    first: Option<Instant>,
+    /// When a start contributed to a round that was decided after the faults, last.
+    contributed: BTreeMap<Start, Instant>,
+    /// Who drains, and need not contribute any more.
+    drained: Vec<Start>,
+}
+
+impl Invariant for Progress {
+    fn name(&self) -> &'static str {
+        "progress"
+    }
+
+    fn observe(&mut self, line: &Line, history: &History) -> Result<(), String> {
+        let Event::Applied { start, drained, .. } = &line.event else { return Ok(()) };
+        if *drained {
+            self.drained.push(*start);
+        }
+        if let (Some(known), Some(_)) = (history.new_outcome(), history.quiet()) {
+            self.first.get_or_insert(line.at);
+            let of = |node: &_| known.decided.members.iter().find(|start| start.node == *node);
+            known.decided.contributors.iter().filter_map(of).for_each(|start| _ = self.contributed.insert(*start, line.at));
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, history: &History) -> Result<Checked, String> {
+        let (Some(quiet), Some(setup)) = (history.quiet(), history.setup()) else {
+            return Ok(Checked::NotShown("the faults never ended"));
+        };
+        let by = quiet.after(setup.recovers_within);
+        if history.now() < by {
+            return Ok(Checked::NotShown("the run ended before it had time to recover"));
+        }
+        let waits: Vec<Start> = history.living().iter().copied().filter(|start| !self.drained.contains(start)).collect();
+        if waits.is_empty() {
+            return Ok(Checked::Times(1));
+        }
+        let within = setup.recovers_within.as_millis();
+        if self.first.is_none_or(|first| first > by) {
+            return Err(format!("no round was decided within {within} ms after the faults; {waits:?} live"));
+        }
+        let lineage = history.furthest().map(|known| known.decided.place.lineage);
+        for start in &waits {
+            let here = history.applied(*start).map(|(place, _)| place.lineage);
+            if !self.contributed.contains_key(start) || here != lineage {
+                return Err(format!("{} does not contribute {within} ms after the faults", start.node));
+            }
+        }
+        Ok(Checked::Times(waits.len() as u64))
+    }
+}

@@ -1,0 +1,93 @@
+//! Which messages met which phase of a round under which fault: what a number of seeds has really tried.
+
+use super::mail::{Mail, ToGossip, ToMembership, ToRounds};
+use slowmo_protocol::wire::Message;
+use slowmo_protocol::{coordinator, gossip_peer, membership};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How long a fault counts as the one under which something happens, in microseconds.
+pub const FELT: u64 = 1_000_000;
+
+/// Message, phase and fault that met.
+pub type Triple = (&'static str, &'static str, &'static str);
+
+/// What was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Coverage {
+    seen: BTreeSet<Triple>,
+    fault: Option<&'static str>,
+}
+
+impl Coverage {
+    /// The fault that is felt from now on.
+    pub fn under(&mut self, fault: Option<&'static str>) {
+        self.fault = fault;
+    }
+
+    /// A node in this phase takes a message.
+    pub fn seen(&mut self, mail: &Mail, phase: &'static str) {
+        if let Some(message) = name(mail) {
+            self.seen.insert((message, phase, self.fault.unwrap_or("none")));
+        }
+    }
+
+    /// Adds what another run has seen.
+    pub fn add(&mut self, other: &Self) {
+        self.seen.extend(other.seen.iter().copied());
+    }
+
+    /// How many triples were seen.
+    #[must_use]
+    pub fn triples(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Per message and phase, the faults under which they met.
+    #[must_use]
+    pub fn pairs(&self) -> BTreeMap<(&'static str, &'static str), BTreeSet<&'static str>> {
+        let mut pairs: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for (message, phase, fault) in &self.seen {
+            pairs.entry((*message, *phase)).or_default().insert(*fault);
+        }
+        pairs
+    }
+
+    /// All that was seen.
+    pub fn iter(&self) -> impl Iterator<Item = &Triple> {
+        self.seen.iter()
+    }
+}
+
+/// The message's name, if it came over the network.
+fn name(mail: &Mail) -> Option<&'static str> {
+    let message = match mail {
+        Mail::Membership(ToMembership::In(membership::In::Frame { message, .. }))
+        | Mail::Rounds(ToRounds::In(coordinator::In::Frame { message, .. }))
+        | Mail::Gossip(ToGossip::In(gossip_peer::In::Frame { message, .. })) => message,
+        Mail::Rounds(ToRounds::Stream(_)) => return Some("round stream"),
+        Mail::Gossip(ToGossip::Stream(_)) => return Some("gossip stream"),
+        _ => return None,
+    };
+    Some(match **message {
+        Message::Hello(_) => "Hello",
+        Message::Found { .. } => "Found",
+        Message::Join => "Join",
+        Message::Refused(_) => "Refused",
+        Message::Leave { .. } => "Leave",
+        Message::Contribute(_) => "Contribute",
+        Message::Prepare => "Prepare",
+        Message::Promise { .. } => "Promise",
+        Message::Propose(_) => "Propose",
+        Message::Admit { .. } => "Admit",
+        Message::Prepared => "Prepared",
+        Message::Decide(_) => "Decide",
+        Message::Stale => "Stale",
+        Message::Broken(_) => "Broken",
+        Message::Abandon(_) => "Abandon",
+        Message::GossipMixed { .. } => "GossipMixed",
+        Message::GossipRefused { .. } => "GossipRefused",
+        Message::GossipSkipped { .. } => "GossipSkipped",
+        Message::GossipAsk { .. } => "GossipAsk",
+        Message::GossipReclaimed { .. } => "GossipReclaimed",
+    })
+}

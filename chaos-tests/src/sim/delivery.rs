@@ -1,0 +1,212 @@
+//! What travels between simulated processes: control frames in order, streams, datagrams.
+
+use super::event::Event;
+use super::mail::{self, Content, Mail, Stream, ToGossip, ToMembership, ToRounds};
+use super::network::{FRAME_BYTES, InFlight, Packet, Process, RETRANSMISSION};
+use super::world::World;
+use slowmo_protocol::coordinator::Attempt;
+use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::wire::Frame;
+use std::collections::VecDeque;
+
+/// Bytes of a value on the wire.
+const VALUE_BYTES: u64 = 4;
+/// How long after a cut is healed what it held back is sent again, at most, in microseconds.
+const SENT_AGAIN_MAX: u64 = 300_000;
+
+impl World {
+    /// When something that leaves now arrives.
+    pub(super) fn travel(&mut self, from: Process, to: Process, bytes: u64) -> u64 {
+        let (base, more) = self.config.delay;
+        let pair = (self.id(from), self.id(to));
+        let link = self.network.link(pair.0, pair.1);
+        let mut at = self.now + base + self.random.below(more) + link.delay_us + self.random.below(link.jitter_us);
+        if link.bytes_per_second > 0 {
+            let busy = self.network.busy.entry(pair).or_default();
+            *busy = self.now.max(*busy) + bytes * 1_000_000 / link.bytes_per_second;
+            at += *busy - self.now;
+        }
+        at
+    }
+
+    /// The same for something that is sent again until it arrives.
+    fn travel_surely(&mut self, from: Process, to: Process, bytes: u64) -> u64 {
+        let lost = self.network.link(self.id(from), self.id(to)).lost_per_million;
+        let mut at = self.travel(from, to, bytes);
+        let mut again = RETRANSMISSION;
+        while self.random.per_million(lost) && again < 64 * RETRANSMISSION {
+            at += again;
+            again *= 2;
+        }
+        at
+    }
+
+    pub(super) fn send_frame(&mut self, from: Process, to: NodeId, frame: Frame, encodes: bool) {
+        let frame = if encodes { self.through_the_wire(frame) } else { Some(frame) };
+        let Some(peer) = self.up(from, to) else { return };
+        let at = self.travel_surely(from, peer, FRAME_BYTES);
+        let (Some(connection), Some(frame)) = (self.network.connections.get_mut(&(from, peer)), frame) else { return };
+        let packet = Packet::Frame(Box::new(frame));
+        if !connection.held.is_empty() {
+            return connection.held.push_back(packet);
+        }
+        connection.in_order = at.max(connection.in_order);
+        let (at, number) = (connection.in_order, connection.number);
+        self.at(at, Event::Packet { from, to: peer, connection: number, packet });
+    }
+
+    /// Encodes and decodes.
+    fn through_the_wire(&mut self, frame: Frame) -> Option<Frame> {
+        let bytes = match frame.encode() {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.watch.broken(self.now, "bounds", format!("a frame does not encode: {error}"));
+                return None;
+            }
+        };
+        match Frame::decode(&bytes) {
+            Ok(decoded) if decoded == frame => Some(decoded),
+            Ok(decoded) => {
+                // A learning rate that is not a number is not equal to itself.
+                Some(decoded)
+            }
+            Err(error) => {
+                self.watch.broken(self.now, "bounds", format!("a frame does not decode: {error}"));
+                None
+            }
+        }
+    }
+
+    /// The process that a node can send to.
+    fn up(&self, from: Process, to: NodeId) -> Option<Process> {
+        self.network.sessions[from].get(&to).filter(|session| session.up).map(|session| session.peer)
+    }
+
+    pub(super) fn send_stream(&mut self, from: Process, to: NodeId, stream: Box<Stream>) {
+        let Some(peer) = self.up(from, to) else {
+            // It is dialed again for a while, then the stream has failed.
+            let delay = self.random.below(self.config.waits.idle.0);
+            return self.stream_failed(from, to, &stream, delay);
+        };
+        let number = self.network.number();
+        let at = self.travel_surely(from, peer, self.config.parameters as u64 * VALUE_BYTES);
+        let Some(connection) = self.network.connections.get_mut(&(from, peer)) else { return };
+        connection.streams.insert(number);
+        let on = connection.number;
+        // Some transports say that it is sent when they have taken it, others when it has arrived.
+        if let Content::Gossip(step, ..) = stream.content
+            && self.random.once_in(2)
+        {
+            self.tell(from, Mail::Gossip(ToGossip::Sent((to, step), true)), 0);
+        }
+        self.network.in_flight.insert(number, InFlight { from, to: peer, connection: on, stream });
+        self.at(at, Event::Packet { from, to: peer, connection: on, packet: Packet::Stream(number) });
+    }
+
+    fn stream_failed(&mut self, at: Process, other: NodeId, stream: &Stream, delay: u64) {
+        let mail = match stream.content {
+            Content::Gossip(step, ..) => Mail::Gossip(ToGossip::Sent((other, step), false)),
+            _ => Mail::Rounds(ToRounds::Broken(Attempt { round: stream.header.round, ballot: stream.header.ballot }, other)),
+        };
+        self.tell(at, mail, delay);
+    }
+
+    /// Something arrives, if its connection still lives.
+    pub(super) fn arrive(&mut self, from: Process, to: Process, connection: u64, packet: Packet) {
+        let (sender, receiver) = (self.id(from), self.id(to));
+        let Some(dialed) = self.network.connections.get_mut(&(from, to)).filter(|dialed| dialed.number == connection) else { return };
+        if self.network.links.get(&(sender, receiver)).is_some_and(|link| link.cut) {
+            return dialed.held.push_back(packet);
+        }
+        // What was received from a process that has died meanwhile was sent before.
+        let attached = self.network.sessions[to].get(&sender).is_some_and(|session| session.peer == from);
+        if !self.processes[to].alive || !attached {
+            return;
+        }
+        self.network.hear(to, sender);
+        if self.processes[from].alive && !self.network.is_cut(receiver, sender) {
+            self.network.hear(from, receiver);
+        }
+        match packet {
+            Packet::Frame(frame) => {
+                let Frame::V1 { header, message } = *frame;
+                self.tell(to, mail::route(header, message), 0);
+            }
+            Packet::Stream(number) => self.arrive_stream(number),
+        }
+    }
+
+    fn arrive_stream(&mut self, number: u64) {
+        let Some(InFlight { from, to, stream, .. }) = self.network.in_flight.remove(&number) else { return };
+        if let Some(connection) = self.network.connections.get_mut(&(from, to)) {
+            connection.streams.remove(&number);
+        }
+        if let Content::Gossip(step, ..) = stream.content {
+            let receiver = self.id(to);
+            let delay = self.config.delay.0 + self.random.below(self.config.delay.1);
+            self.tell(from, Mail::Gossip(ToGossip::Sent((receiver, step), true)), delay);
+            self.tell(to, Mail::Gossip(ToGossip::Stream(stream)), 0);
+        } else {
+            self.tell(to, Mail::Rounds(ToRounds::Stream(stream)), 0);
+        }
+    }
+
+    /// The connections between two processes are gone at one of them: what it sent on them, and what it was about to receive, breaks.
+    pub(super) fn lose_streams(&mut self, at: Process, peer: Process) {
+        let node = self.id(peer);
+        let lost = self.network.connections.get_mut(&(at, peer)).map(|connection| std::mem::take(&mut connection.streams));
+        for number in lost.into_iter().flatten() {
+            if let Some(InFlight { stream, .. }) = self.network.in_flight.remove(&number) {
+                self.stream_failed(at, node, &stream, 0);
+            }
+        }
+        let coming: Vec<u64> = self.network.connections.get(&(peer, at)).into_iter().flat_map(|connection| connection.streams.iter().copied()).collect();
+        for number in coming {
+            // Only of those whose beginning has come it is known that they broke.
+            if self.random.once_in(2)
+                && let Some(stream) = self.network.in_flight.get(&number).map(|in_flight| in_flight.stream.clone())
+                && !matches!(stream.content, Content::Gossip(..))
+            {
+                self.stream_failed(at, node, &stream, 0);
+            }
+        }
+    }
+
+    /// What a cut has held back is sent again.
+    pub(super) fn open(&mut self, from: NodeId, to: NodeId) {
+        let pairs: Vec<(Process, Process)> =
+            self.network.connections.keys().copied().filter(|(one, other)| self.id(*one) == from && self.id(*other) == to).collect();
+        for (one, other) in pairs {
+            let again = self.now + 1 + self.random.below(SENT_AGAIN_MAX);
+            let Some(connection) = self.network.connections.get_mut(&(one, other)) else { continue };
+            let held: VecDeque<Packet> = std::mem::take(&mut connection.held);
+            connection.in_order = connection.in_order.max(again);
+            let (at, number) = (connection.in_order, connection.number);
+            for packet in held {
+                self.at(at, Event::Packet { from: one, to: other, connection: number, packet });
+            }
+        }
+    }
+
+    pub(super) fn send_datagram(&mut self, from: Process, to: NodeId, bytes: Vec<u8>) {
+        let Some(peer) = self.up(from, to) else { return };
+        let link = self.network.link(self.id(from), to);
+        if link.cut || self.random.per_million(link.lost_per_million) {
+            return;
+        }
+        let copies = if self.random.per_million(link.doubled_per_million) { 2 } else { 1 };
+        for _ in 0..copies {
+            let at = self.travel(from, peer, bytes.len() as u64);
+            self.at(at, Event::Datagram { from, to: peer, bytes: bytes.clone() });
+        }
+    }
+
+    pub(super) fn receive_datagram(&mut self, from: Process, to: Process, bytes: Vec<u8>) {
+        let sender = self.id(from);
+        let attached = self.network.sessions[to].get(&sender).is_some_and(|session| session.peer == from);
+        if attached && self.processes[to].alive && !self.network.is_cut(sender, self.id(to)) {
+            self.network.hear(to, sender);
+            self.tell(to, Mail::Membership(ToMembership::Datagram(sender, bytes)), 0);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What happens in a simulated world, in the order of time.
+
+use super::mail::{Mail, Part};
+use super::network::{Packet, Process};
+use std::cmp::Ordering;
+use std::net::SocketAddr;
+
+/// One thing that happens.
+#[derive(Debug)]
+pub enum Event {
+    /// A part of a process gets a message.
+    Mail(Process, Mail),
+    /// A part of a process may be due for a tick.
+    Tick(Process, Part),
+    /// Something arrives on a connection.
+    Packet {
+        /// From whom.
+        from: Process,
+        /// To whom.
+        to: Process,
+        /// On which connection.
+        connection: u64,
+        /// What.
+        packet: Packet,
+    },
+    /// A datagram arrives.
+    Datagram {
+        /// From whom.
+        from: Process,
+        /// To whom.
+        to: Process,
+        /// Its bytes.
+        bytes: Vec<u8>,
+    },
+    /// A process dials an address once more, until it gives up.
+    Dial(Process, SocketAddr, u64),
+    /// A process looks for peers.
+    Search(Process),
+    /// A process looks whether its connections live.
+    Look(Process),
+    /// The other end has closed the connections; whether it left on purpose.
+    Closed(Process, Process, bool),
+    /// A fault, by its place in the schedule.
+    Fault(usize),
+    /// From now on nothing goes wrong.
+    Quiet,
+}
+
+/// An event and when it happens; earlier ones are greater, so that a heap gives them first.
+#[derive(Debug)]
+pub struct Planned {
+    /// When.
+    pub at: u64,
+    /// Of those at the same time, which one.
+    pub sequence: u64,
+    /// What.
+    pub event: Event,
+}
+
+impl PartialEq for Planned {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.sequence) == (other.at, other.sequence)
+    }
+}
+
+impl Eq for Planned {}
+
+impl PartialOrd for Planned {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Planned {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.sequence).cmp(&(self.at, self.sequence))
+    }
+}

@@ -1,0 +1,157 @@
+//! How a simulated world carries out faults, and what is looked at after every event.
+
+use super::coverage::FELT;
+use super::mail::{Mail, ToMembership};
+use super::network::Process;
+use super::node::STREAMS_PARKED_MAX;
+use super::world::World;
+use crate::fault::Fault;
+use crate::trace::{End, Event as Traced};
+use slowmo_protocol::gossip_peer::PARKED_MAX;
+use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::membership;
+use slowmo_protocol::policy::Quorum;
+
+/// Models that overlapped gossip keeps beside one for each step of staleness.
+const MODELS_BESIDE: u64 = 4;
+
+impl World {
+    pub(super) fn fault(&mut self, index: usize) {
+        let fault = self.schedule[index].fault.clone();
+        if self.quiet || !self.is_allowed(&fault) {
+            return;
+        }
+        self.coverage.under(Some(fault.name()));
+        self.felt_until = self.now + FELT;
+        self.record(Traced::Faulted { fault: fault.clone() });
+        match fault {
+            Fault::Kill { node } => self.with(node, |world, process| world.end(process, End::Killed)),
+            Fault::Start { node } => _ = self.start(node),
+            Fault::Pause { node, span } => self.with(node, |world, process| {
+                let until = world.now + span.0;
+                let running = &mut world.processes[process];
+                running.paused_until = running.paused_until.max(until);
+            }),
+            Fault::Drain { node } => self.with(node, Self::drain),
+            Fault::Slow { node, hundredths } => self.with(node, |world, process| {
+                world.processes[process].node.training.slowness = hundredths.into();
+            }),
+            Fault::SlowDisk { node, span } => self.with(node, |world, process| world.processes[process].node.rounds.work = span.0),
+            Fault::Drift { node, millionths } => self.with(node, |world, process| {
+                let now = world.now;
+                world.processes[process].clock.drift(now, millionths.into());
+            }),
+            Fault::Links { from, to, link } => {
+                let opened = self.network.set(&from, &to, link);
+                opened.into_iter().for_each(|(from, to)| self.open(from, to));
+            }
+            Fault::Break { one, other } => self.break_between(one, other),
+            Fault::Heal => self.heal(),
+            // Checkpoints have no part in the protocol.
+            Fault::FullDisk { .. } => {}
+        }
+    }
+
+    /// The living process of a node.
+    pub(super) fn process(&self, node: NodeId) -> Option<Process> {
+        self.newest.get(&node).copied().filter(|process| self.processes[*process].alive)
+    }
+
+    fn with(&mut self, node: NodeId, act: impl FnOnce(&mut Self, Process)) {
+        if let Some(process) = self.process(node) {
+            act(self, process);
+        }
+    }
+
+    fn drain(&mut self, process: Process) {
+        self.processes[process].draining = true;
+        self.tell(process, Mail::Membership(ToMembership::In(membership::In::Drain)), 0);
+    }
+
+    fn heal(&mut self) {
+        let opened = self.network.heal();
+        opened.into_iter().for_each(|(from, to)| self.open(from, to));
+    }
+
+    fn break_between(&mut self, one: NodeId, other: NodeId) {
+        if let (Some(one), Some(other)) = (self.process(one), self.process(other)) {
+            self.end_session(one, other, false);
+            self.end_session(other, one, false);
+        }
+    }
+
+    /// Whether a fault leaves somebody who holds the model: without anybody there is nothing to go on from.
+    fn is_allowed(&self, fault: &Fault) -> bool {
+        match fault {
+            Fault::Kill { node } | Fault::Drain { node } => self.process(*node).is_some_and(|process| self.may_go(process)),
+            Fault::Start { node } => self.process(*node).is_none(),
+            Fault::Pause { node, .. } => self.process(*node).is_some(),
+            _ => true,
+        }
+    }
+
+    /// Somebody else of the furthest history stays. Whoever survives may decide, so there nobody may be left out who is alone.
+    fn may_go(&self, process: Process) -> bool {
+        let Some(furthest) = self.watch.history().furthest() else { return self.processes[process].node.rounds.applied == 0 && self.now > 0 };
+        let stays = |start: &&crate::trace::Start| {
+            let other = self.process(start.node).filter(|other| *other != process);
+            other.is_some_and(|other| {
+                let running = &self.processes[other];
+                let member = running.node.rounds.machine().view().is_some();
+                running.node.start == **start && !running.draining && member
+            })
+        };
+        let staying = furthest.decided.next.iter().filter(stays).count();
+        match self.config.quorum {
+            // It must be certain that what was decided last is held by somebody who stays.
+            Quorum::Majority | Quorum::Survivors => staying >= 1,
+        }
+    }
+
+    /// From now on nothing goes wrong. Members that died come back, where the others cannot decide without them.
+    pub(super) fn fall_quiet(&mut self) {
+        self.heal();
+        self.quiet = true;
+        let now = self.now;
+        for process in 0..self.processes.len() {
+            let running = &mut self.processes[process];
+            running.paused_until = running.paused_until.min(now);
+            (running.node.training.slowness, running.node.rounds.work) = (100, 0);
+            running.clock.drift(now, super::clock::RIGHT);
+        }
+        let gone: Vec<NodeId> = self.newest.keys().copied().filter(|node| self.process(*node).is_none()).collect();
+        for node in gone {
+            if !self.left(node) {
+                self.start(node);
+            }
+        }
+        self.coverage.under(None);
+        self.record(Traced::Quiet);
+    }
+
+    /// Whether the newest start of a node left in order.
+    fn left(&self, node: NodeId) -> bool {
+        self.newest.get(&node).is_some_and(|process| self.processes[*process].draining)
+    }
+
+    /// After every event: nothing is fuller than its bound.
+    pub(super) fn check(&mut self, process: Process) {
+        if self.now >= self.felt_until {
+            self.coverage.under(None);
+        }
+        let running = &self.processes[process];
+        let (start, staleness) = (running.node.start, self.staleness);
+        let gauges = [
+            ("parked round streams", running.node.rounds.parked() as u64, STREAMS_PARKED_MAX as u64),
+            ("parked gossip streams", running.node.gossip.parked() as u64, PARKED_MAX as u64),
+            ("models kept for gossip", running.node.gossip.models() as u64, staleness + MODELS_BESIDE),
+        ];
+        for (name, value, bound) in gauges {
+            let most = self.fullest.entry(name).or_default();
+            if value > *most {
+                *most = value;
+                self.record(Traced::Gauge { start, name: name.to_owned(), value, bound });
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The aggregator of a simulated node with one worker: hands its requests on and its results back. As the actor does.
+
+use crate::sim::mail::{
+    Arrival, Contribution, Exchanged, GossipDone, Mail, RoundDecided, ToAggregator, ToGossip, ToMembership, ToRounds, ToTraining, Values, Wish,
+};
+use slowmo_protocol::aggregator::{Aggregator, Effect, In, Task, Values as Source};
+use slowmo_protocol::coordinator::{Outcome, Terms};
+use slowmo_protocol::ident::Round;
+use slowmo_protocol::machine::{Machine, Outbox};
+use slowmo_protocol::membership;
+use slowmo_protocol::time::{Instant, Span};
+use slowmo_protocol::view::Member;
+use std::sync::Arc;
+
+/// The machine and what it must not see.
+pub struct AggregatorPart {
+    machine: Aggregator,
+    gossips: bool,
+    asked: Option<Arrival>,
+    frozen: Option<Values>,
+    decided: Option<Values>,
+    members_before: Arc<[Member]>,
+    donated: Option<Values>,
+    gossiped: Option<(Values, Option<f64>)>,
+    leaving: bool,
+}
+
+impl AggregatorPart {
+    /// Before the founding.
+    pub fn new(gossips: bool, timeout: Span) -> Self {
+        Self {
+            machine: Aggregator::new(1, gossips, timeout),
+            gossips,
+            asked: None,
+            frozen: None,
+            decided: None,
+            members_before: Arc::default(),
+            donated: None,
+            gossiped: None,
+            leaving: false,
+        }
+    }
+
+    /// When it must be given a tick.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.machine.next_deadline()
+    }
+
+    /// Takes a message.
+    pub fn take(&mut self, message: ToAggregator, now: Instant, wishes: &mut Vec<Wish>) {
+        let mut out = Outbox::default();
+        let mut feed = |machine: &mut Aggregator, event| machine.handle(event, now, &mut out);
+        match message {
+            ToAggregator::Arrive(arrival) => {
+                let request = arrival.request;
+                self.frozen = arrival.values.clone().or(self.frozen.take());
+                self.asked = Some(*arrival);
+                feed(&mut self.machine, In::Arrive { worker: 0, request });
+            }
+            ToAggregator::Decided(decided) => {
+                let RoundDecided { outcome, members, values, donated, drained } = *decided;
+                self.members_before = members;
+                self.donated = donated.or(self.donated.take());
+                self.decided = Some(values);
+                feed(&mut self.machine, In::RoundDecided { outcome: Arc::new(outcome), drained });
+            }
+            ToAggregator::GossipDone(done) if self.machine.awaits_gossip(done.step) => {
+                let GossipDone { step, weight, contributors, next_step, values, stays } = *done;
+                self.gossiped = Some((values, stays));
+                feed(&mut self.machine, In::GossipDone { step, weight, contributors, next_step });
+            }
+            ToAggregator::Settled(step, weight, values) if self.machine.awaits_settling(step) => {
+                self.frozen = Some(values);
+                feed(&mut self.machine, In::Settled { step, weight });
+            }
+            // A round that was decided meanwhile has released the worker.
+            ToAggregator::GossipDone(_) | ToAggregator::Settled(..) => {}
+            ToAggregator::Failed(failure) => {
+                feed(&mut self.machine, In::Failed);
+                self.answer(ToTraining::Failed(failure), wishes);
+            }
+            ToAggregator::Drained => feed(&mut self.machine, In::Drained),
+            ToAggregator::Leave => {
+                self.leaving = true;
+                wishes.push(Wish::Tell(Mail::Gossip(ToGossip::Leave(self.machine.round()))));
+            }
+            ToAggregator::Left if self.leaving => wishes.push(Wish::Tell(Mail::Training(ToTraining::Left))),
+            ToAggregator::Left => {}
+            ToAggregator::Tick => feed(&mut self.machine, In::Tick),
+        }
+        out.take().into_iter().for_each(|effect| self.act(effect, wishes));
+    }
+
+    fn act(&mut self, effect: Effect, wishes: &mut Vec<Wish>) {
+        match effect {
+            Effect::Round { round, terms, weight } => self.contribute(round, terms, weight, wishes),
+            Effect::Gossip { step, round } => {
+                let frozen = self.frozen.take();
+                wishes.push(Wish::Tell(Mail::Gossip(ToGossip::Gossip(step, round, frozen))));
+            }
+            Effect::Settle { step, round } => {
+                if let Some(frozen) = self.frozen.take() {
+                    wishes.push(Wish::Tell(Mail::Gossip(ToGossip::Settle(step, round, frozen))));
+                }
+            }
+            // Momentum is sharded in every simulated run.
+            Effect::WholeStep { .. } | Effect::Missing { .. } | Effect::Disagree { .. } => {}
+            Effect::Release { values, weight, outcome, next_step, drained, .. } => {
+                self.release(values, (weight, next_step, drained), outcome, wishes);
+            }
+            Effect::Unchanged => self.answer(ToTraining::PassedOver, wishes),
+            Effect::Drained => self.answer(ToTraining::Drained, wishes),
+        }
+    }
+
+    fn contribute(&mut self, round: Round, terms: Terms, weight: f64, wishes: &mut Vec<Wish>) {
+        let (Some(values), Some(asked)) = (self.frozen.take(), &mut self.asked) else { return };
+        if asked.request.task == Task::Found {
+            wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(membership::In::Synchronize(asked.model)))));
+        }
+        let (buffers, samples, used) = (asked.buffers.clone(), asked.samples.take(), std::mem::take(&mut asked.used));
+        let contribution = Contribution { round, terms, weight, values, buffers, samples, used };
+        wishes.push(Wish::Tell(Mail::Rounds(ToRounds::Contribute(Box::new(contribution)))));
+    }
+
+    fn release(
+        &mut self,
+        source: Source,
+        (weight, next_step, drained): (f64, slowmo_protocol::ident::Step, bool),
+        outcome: Option<Arc<Outcome>>,
+        wishes: &mut Vec<Wish>,
+    ) {
+        let (values, stays) = match source {
+            Source::Decided => (self.decided.take(), None),
+            Source::Gossiped => self.gossiped.take().map_or((None, None), |(values, stays)| (Some(values), stays)),
+            Source::Own | Source::Stepped => (None, None),
+        };
+        let parameters = outcome.as_ref().filter(|outcome| outcome.terms.carries_parameters());
+        if let (Some(outcome), Some(values), true) = (parameters, &values, self.gossips) {
+            wishes.push(Wish::Tell(Mail::Gossip(ToGossip::Decided(outcome.round.next(), values.clone()))));
+        }
+        let donated = self.donated.take_if(|_| parameters.is_some());
+        let decided = outcome.map(|outcome| (outcome, Arc::clone(&self.members_before)));
+        let exchanged = Exchanged { values, stays, weight, decided, donated, next_step, drained };
+        self.answer(ToTraining::Exchanged(Box::new(exchanged)), wishes);
+    }
+
+    fn answer(&mut self, answer: ToTraining, wishes: &mut Vec<Wish>) {
+        self.gossiped = None;
+        if self.asked.take().is_some() {
+            self.frozen = None;
+            wishes.push(Wish::Tell(Mail::Training(answer)));
+        }
+    }
+}

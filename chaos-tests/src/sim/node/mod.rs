@@ -1,0 +1,155 @@
+//! One simulated process: every machine of a node, with shells that do what the actors do, and a training thread.
+
+mod aggregator;
+mod gossip;
+mod membership;
+mod movement;
+mod rounds;
+mod training;
+
+pub use gossip::GossipPart;
+pub use membership::{Heard, MembershipPart};
+pub use movement::{BETA, average, slow_step};
+pub use rounds::{RoundsPart, STREAMS_PARKED_MAX};
+pub use training::{Doing, GAMMA, TrainingPart};
+
+use super::config::Config;
+use super::mail::{Mail, Part, ToAggregator, ToGossip, ToMembership, ToRounds, Wish};
+use crate::trace::Start;
+use aggregator::AggregatorPart;
+use slowmo_protocol::algorithm::Base;
+use slowmo_protocol::gossip_peer::{self, Waits};
+use slowmo_protocol::ident::{ClusterId, NodeId};
+use slowmo_protocol::machine::Identity;
+use slowmo_protocol::policy::{OnMomentumLoss, Quorum};
+use slowmo_protocol::time::{Instant, Span};
+use slowmo_protocol::topology::Rate;
+use slowmo_protocol::{coordinator, liveness, membership as members};
+use std::net::SocketAddr;
+
+/// The cluster of every simulated run.
+pub const CLUSTER: ClusterId = ClusterId(1);
+
+/// A process from its start to its end.
+pub struct Node {
+    /// Which start of which node.
+    pub start: Start,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its membership.
+    pub membership: MembershipPart,
+    /// Its coordinator.
+    pub rounds: RoundsPart,
+    /// Its gossip peer.
+    pub gossip: GossipPart,
+    aggregator: AggregatorPart,
+    /// Its training thread.
+    pub training: TrainingPart,
+}
+
+impl Node {
+    /// A process that has met nobody. `founds`: it may be part of a founding view.
+    pub fn new(start: Start, address: SocketAddr, founds: bool, config: &Config) -> Self {
+        let identity = Identity { cluster: CLUSTER, node: start.node, incarnation: start.incarnation };
+        let round_trip = Span(2 * (config.delay.0 + config.delay.1 / 2));
+        let gossips = matches!(config.algorithm.base, Base::Sgp(_));
+        Self {
+            start,
+            address,
+            membership: MembershipPart::new(members_settings(identity, address, founds, config), liveness_settings(identity, config), round_trip),
+            rounds: RoundsPart::new(rounds_settings(identity, config), rates(start.node, config)),
+            gossip: GossipPart::new(identity, config.algorithm, waits(config)),
+            aggregator: AggregatorPart::new(gossips, config.waits.round),
+            training: TrainingPart::new(start.node, start.incarnation, config),
+        }
+    }
+
+    /// Takes a message.
+    pub fn take(&mut self, mail: Mail, heard: &Heard, now: Instant, wishes: &mut Vec<Wish>) {
+        match mail {
+            Mail::Membership(message) => self.membership.take(message, heard, now, wishes),
+            Mail::Rounds(message) => {
+                self.rounds.after = self.training.after;
+                self.rounds.take(message, now, wishes);
+            }
+            Mail::Gossip(message) => self.gossip.take(message, now, wishes),
+            Mail::Aggregator(message) => self.aggregator.take(message, now, wishes),
+            Mail::Training(message) => self.training.take(message, wishes),
+        }
+    }
+
+    /// When a part must be given a tick.
+    pub fn next_deadline(&self, part: Part) -> Option<Instant> {
+        match part {
+            Part::Membership => self.membership.next_deadline(),
+            Part::Rounds => self.rounds.next_deadline(),
+            Part::Gossip => self.gossip.next_deadline(),
+            Part::Aggregator => self.aggregator.next_deadline(),
+            Part::Training => None,
+        }
+    }
+}
+
+/// What tells a part that time has passed.
+#[must_use]
+pub fn tick(part: Part) -> Option<Mail> {
+    Some(match part {
+        Part::Membership => Mail::Membership(ToMembership::In(members::In::Tick)),
+        Part::Rounds => Mail::Rounds(ToRounds::In(coordinator::In::Tick)),
+        Part::Gossip => Mail::Gossip(ToGossip::In(gossip_peer::In::Tick)),
+        Part::Aggregator => Mail::Aggregator(ToAggregator::Tick),
+        Part::Training => return None,
+    })
+}
+
+fn members_settings(identity: Identity, address: SocketAddr, founds: bool, config: &Config) -> members::Settings {
+    members::Settings {
+        identity,
+        address,
+        devices: 1,
+        min_nodes: config.min_nodes,
+        max_nodes: slowmo_protocol::view::MEMBERS_MAX,
+        join: !founds,
+        lineage: None,
+        survivors: config.quorum == Quorum::Survivors,
+        refuses: None,
+        shared: "simulated = 1".to_owned(),
+        addresses_may_be_stale: true,
+        connect_timeout: config.waits.connect,
+        synchronize_timeout: config.waits.round,
+    }
+}
+
+fn liveness_settings(identity: Identity, config: &Config) -> liveness::Settings {
+    let mut settings = liveness::Settings::new(identity);
+    (settings.probe_interval, settings.suspect) = (config.waits.probe, config.waits.suspect);
+    settings
+}
+
+fn rounds_settings(identity: Identity, config: &Config) -> coordinator::Settings {
+    coordinator::Settings {
+        identity,
+        replicas: config.replicas,
+        keeps_state: config.algorithm.outer.is_some_and(|outer| outer.sharded),
+        copies_buffers: (config.buffers > 0).then_some(config.algorithm.buffers),
+        orders_by_rate: config.algorithm.orders_by_rate(),
+        quorum: config.quorum,
+        on_momentum_loss: OnMomentumLoss::Reset,
+        grace: Span(config.waits.grace.0.min(config.waits.round.0 / 2)),
+        round_timeout: config.waits.round,
+    }
+}
+
+fn waits(config: &Config) -> Waits {
+    let settle = Span(config.waits.grace.0.min(config.waits.round.0 / 2) / 2);
+    Waits { message: config.waits.grace, settle, leave: config.waits.round }
+}
+
+/// Even and odd ids are a site each: what a node measured to whoever there may be.
+fn rates(of: NodeId, config: &Config) -> Vec<Rate> {
+    if !config.algorithm.orders_by_rate() {
+        return Vec::new();
+    }
+    let rate = |to: &NodeId| Rate { to: *to, kilobytes: if to.0 % 2 == of.0 % 2 { 1_000_000 } else { 1_000 } };
+    config.founders.iter().take(slowmo_protocol::topology::RATES_MAX).map(rate).collect()
+}

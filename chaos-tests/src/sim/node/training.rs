@@ -1,0 +1,265 @@
+//! The training thread of a simulated node: inner steps, and at each what the schedule says. As a worker's session does.
+
+use crate::sim::config::Config;
+use crate::sim::mail::{Arrival, Exchanged, Failure, Mail, ToAggregator, ToGossip, ToTraining, Values, Wish};
+use crate::sim::random::Random;
+use slowmo_protocol::aggregator::{Request, Task};
+use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy};
+use slowmo_protocol::coordinator::{Outcome, RoundKind};
+use slowmo_protocol::ident::{Incarnation, NodeId, Step};
+use slowmo_protocol::model::ModelSize;
+use slowmo_protocol::sampler::{DecidedRound, Progress, samples_until};
+use slowmo_protocol::schedule::{Due, Exchange, due};
+use slowmo_protocol::view::Member;
+use std::sync::Arc;
+
+/// The inner learning rate of every run: a power of two, so that dividing by it is exact.
+pub const GAMMA: f32 = 0.125;
+
+/// What the thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// The founding, or to be admitted.
+    Synchronizing,
+    /// An inner step.
+    Computing,
+    /// A mean of gradients.
+    Gradients,
+    /// An exchange of this kind.
+    Exchanging(Due),
+    /// To be let go.
+    Leaving,
+    /// It has ended with an error, or left.
+    Ended,
+}
+
+/// The thread and its memory.
+pub struct TrainingPart {
+    me: NodeId,
+    incarnation: Incarnation,
+    algorithm: Algorithm,
+    copies_buffers: bool,
+    /// The model.
+    pub model: Vec<f64>,
+    buffers: Vec<f64>,
+    /// The inner step under way.
+    pub step: Step,
+    /// What it does.
+    pub doing: Doing,
+    passed_over: bool,
+    computing: u64,
+    compute: (u64, u64),
+    /// Hundredths of the usual time that an inner step takes.
+    pub slowness: u64,
+    random: Random,
+    progress: Option<Progress>,
+    members: Arc<[Member]>,
+    used: Vec<(u64, u64)>,
+    /// The last decided round whose parameters it took.
+    pub after: Option<crate::trace::Place>,
+    /// Inner steps taken.
+    pub steps: u64,
+}
+
+impl TrainingPart {
+    /// A thread that has not called `synchronize`.
+    pub fn new(me: NodeId, incarnation: Incarnation, config: &Config) -> Self {
+        let model = (0..config.parameters).map(|index| me.0 as f64 + incarnation.0 as f64 / 64.0 + index as f64 / 8.0).collect();
+        Self {
+            me,
+            incarnation,
+            algorithm: config.algorithm,
+            copies_buffers: config.buffers > 0,
+            model,
+            buffers: vec![0.0; config.buffers],
+            step: Step(0),
+            doing: Doing::Synchronizing,
+            passed_over: false,
+            computing: 0,
+            compute: config.compute,
+            slowness: 100,
+            random: Random::new(config.seed ^ me.0.rotate_left(20) ^ incarnation.0.rotate_left(40), 2),
+            progress: config.samples.and_then(|settings| Progress::new(settings).ok()),
+            members: Arc::default(),
+            used: Vec::new(),
+            after: None,
+            steps: 0,
+        }
+    }
+
+    /// Calls `synchronize`.
+    pub fn begin(&mut self, wishes: &mut Vec<Wish>) {
+        let request = Request { step: Step(0), task: Task::Found, gamma: 0.0, elements: self.model.len() as u64 };
+        self.ask(request, Some(self.model.clone()), wishes);
+    }
+
+    fn size(&self) -> ModelSize {
+        let optimizer = if self.copies_buffers { self.buffers.len() as u64 } else { 0 };
+        ModelSize { optimizer, ..ModelSize::of(self.model.len() as u64) }
+    }
+
+    fn ask(&mut self, request: Request, values: Option<Vec<f64>>, wishes: &mut Vec<Wish>) {
+        let arrival = Arrival {
+            request,
+            model: if request.task == Task::Gradients { ModelSize { parameters: request.elements, ..self.size() } } else { self.size() },
+            values: values.map(Arc::new),
+            buffers: Arc::new(self.buffers.clone()),
+            samples: self.progress.clone(),
+            used: self.used.clone(),
+        };
+        wishes.push(Wish::Tell(Mail::Aggregator(ToAggregator::Arrive(Box::new(arrival)))));
+    }
+
+    /// Takes a message.
+    pub fn take(&mut self, message: ToTraining, wishes: &mut Vec<Wish>) {
+        match message {
+            ToTraining::Computed(computing) if computing == self.computing && self.doing == Doing::Computing => self.computed(wishes),
+            ToTraining::Computed(_) => {}
+            ToTraining::Exchanged(exchanged) => self.exchanged(&exchanged, wishes),
+            ToTraining::PassedOver => {
+                self.passed_over = true;
+                self.exchange(wishes);
+            }
+            ToTraining::Drained => self.leave(wishes),
+            ToTraining::Failed(failure) => self.fail(failure, wishes),
+            ToTraining::Left => {
+                self.doing = Doing::Ended;
+                wishes.push(Wish::Exit);
+            }
+        }
+    }
+
+    fn fail(&mut self, failure: Failure, wishes: &mut Vec<Wish>) {
+        if self.doing != Doing::Leaving {
+            self.doing = Doing::Ended;
+            wishes.push(Wish::Fail(failure));
+        }
+    }
+
+    /// Begins an inner step.
+    fn compute(&mut self, wishes: &mut Vec<Wish>) {
+        self.doing = Doing::Computing;
+        self.computing += 1;
+        let (base, more) = self.compute;
+        let takes = (base + self.random.below(more)) * self.slowness / 100;
+        wishes.push(Wish::Later(takes, Mail::Training(ToTraining::Computed(self.computing))));
+    }
+
+    /// The step is computed: every node drifts in its own way, by eighths, so that sums are exact.
+    fn computed(&mut self, wishes: &mut Vec<Wish>) {
+        self.steps += 1;
+        if self.algorithm.base == Base::AllReduce {
+            self.doing = Doing::Gradients;
+            let gradients: Vec<f64> = (0..self.model.len()).map(|_| self.drift()).collect();
+            let request = Request { step: self.step, task: Task::Gradients, gamma: 0.0, elements: gradients.len() as u64 };
+            self.use_samples();
+            return self.ask(request, Some(gradients), wishes);
+        }
+        for index in 0..self.model.len() {
+            self.model[index] += self.drift();
+        }
+        for index in 0..self.buffers.len() {
+            self.buffers[index] = self.buffers[index] / 2.0 + self.drift();
+        }
+        self.use_samples();
+        self.exchange(wishes);
+    }
+
+    fn drift(&mut self) -> f64 {
+        self.random.below(17) as f64 / 64.0 - 0.125
+    }
+
+    fn use_samples(&mut self) {
+        let Some(progress) = &self.progress else { return };
+        let batch = progress.batch(&self.members, self.me, 0, self.step);
+        self.used.extend(batch.into_iter().map(|range| (range.start, range.end)));
+    }
+
+    /// What the schedule says of this step.
+    fn exchange(&mut self, wishes: &mut Vec<Wish>) {
+        let due = due(&self.algorithm, self.step);
+        if due == Due::NOTHING && !self.passed_over {
+            self.step = Step(self.step.0 + 1);
+            return self.compute(wishes);
+        }
+        self.doing = Doing::Exchanging(due);
+        let overlapped = matches!(self.algorithm.base, Base::Sgp(gossip) if gossip.staleness > 0) && due.exchange == Exchange::Gossip;
+        let gamma = if due.takes_slow_step() { GAMMA } else { 0.0 };
+        let request = Request { step: self.step, task: Task::Due(due), gamma, elements: self.model.len() as u64 };
+        let values = (!overlapped).then(|| self.model.clone());
+        self.ask(request, values, wishes);
+    }
+
+    fn exchanged(&mut self, exchanged: &Exchanged, wishes: &mut Vec<Wish>) {
+        if let Some((outcome, members)) = &exchanged.decided {
+            self.follow(outcome, members);
+        }
+        let gradients = self.doing == Doing::Gradients;
+        if let Some(values) = &exchanged.values {
+            match exchanged.stays {
+                _ if gradients => self.model.iter_mut().zip(values.iter()).for_each(|(model, gradient)| *model += gradient),
+                Some(stays) => self.mix(values, stays, exchanged.weight, wishes),
+                None => self.model = values.iter().take(self.model.len()).map(|value| value / exchanged.weight).collect(),
+            }
+        }
+        let kind = exchanged.decided.as_ref().map(|(outcome, _)| outcome.terms.kind);
+        self.take_buffers(exchanged.donated.as_ref(), kind);
+        if exchanged.drained {
+            return self.leave(wishes);
+        }
+        if gradients {
+            return self.exchange(wishes);
+        }
+        self.passed_over = false;
+        self.step = exchanged.next_step;
+        self.compute(wishes);
+    }
+
+    fn take_buffers(&mut self, donated: Option<&Values>, kind: Option<RoundKind>) {
+        if let Some(donated) = donated {
+            self.buffers.clone_from(donated);
+        }
+        if kind == Some(RoundKind::Slow) && self.algorithm.buffers == BufferStrategy::Reset {
+            self.buffers.fill(0.0);
+        }
+    }
+
+    /// Overlapped gossip: `x = stays·m + c`; the gossip peer hears what the model was.
+    fn mix(&mut self, correction: &Values, stays: f64, weight: f64, wishes: &mut Vec<Wish>) {
+        let before = Arc::new(self.model.clone());
+        let mixed = self.model.iter().zip(correction.iter());
+        self.model = mixed.map(|(model, correction)| (stays * model + correction) / weight).collect();
+        wishes.push(Wish::Tell(Mail::Gossip(ToGossip::Moved(self.step, before))));
+    }
+
+    /// Hands a decided round to the sampler.
+    fn follow(&mut self, outcome: &Outcome, members: &Arc<[Member]>) {
+        if outcome.terms.carries_parameters() {
+            self.after = Some(crate::trace::Place { lineage: outcome.lineage, round: outcome.round });
+        }
+        if let Some(progress) = &self.progress {
+            let start = outcome.samples.as_ref().unwrap_or(progress);
+            let round = DecidedRound { until: samples_until(&outcome.terms), contributors: &outcome.contributors, members };
+            self.progress = Some(start.after(&round));
+            self.used.clear();
+        }
+        self.members = outcome.view.members().into();
+    }
+
+    fn leave(&mut self, wishes: &mut Vec<Wish>) {
+        if !matches!(self.doing, Doing::Leaving | Doing::Ended) {
+            self.doing = Doing::Leaving;
+            wishes.push(Wish::Tell(Mail::Aggregator(ToAggregator::Leave)));
+        }
+    }
+
+    /// Which start of the node this is.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// What is left of the samples.
+    pub fn progress(&self) -> Option<&Progress> {
+        self.progress.as_ref()
+    }
+}

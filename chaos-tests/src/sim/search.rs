@@ -1,0 +1,92 @@
+//! Many seeds, on all cores, until one fails.
+
+use super::config::Config;
+use super::coverage::Coverage;
+use super::{Look, Report, run, schedule};
+use std::ops::{Range, RangeInclusive};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What many seeds came to.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Runs that were made.
+    pub runs: u64,
+    /// What they tried.
+    pub coverage: Coverage,
+    /// Rounds that were decided.
+    pub rounds: u64,
+    /// Events that were simulated.
+    pub events: u64,
+    /// Seeds that broke a rule, ascending.
+    pub failures: Vec<u64>,
+}
+
+/// How to search.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// Which seeds.
+    pub seeds: Range<u64>,
+    /// How many nodes a run has at its start.
+    pub nodes: RangeInclusive<usize>,
+    /// Threads.
+    pub threads: usize,
+    /// Go on after the first failure.
+    pub all: bool,
+}
+
+/// One seed.
+#[must_use]
+pub fn seed(seed: u64, nodes: &RangeInclusive<usize>, look: Look) -> Report {
+    let config = Config::of(seed, nodes);
+    let faults = schedule::of(&config);
+    run(config, faults, look)
+}
+
+/// Runs all seeds; `progress` hears of every run that is over.
+pub fn search(search: &Search, progress: &(dyn Fn(u64) + Sync)) -> Found {
+    let (next, stop, found) = (AtomicU64::new(search.seeds.start), AtomicBool::new(false), Mutex::new(Found::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..search.threads.max(1) {
+            scope.spawn(|| {
+                let mut own = Found::default();
+                while !stop.load(Ordering::Relaxed) {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if at >= search.seeds.end {
+                        break;
+                    }
+                    let report = seed(at, &search.nodes, Look::default());
+                    own.take(at, &report);
+                    if report.violation.is_some() && !search.all {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    progress(at);
+                }
+                found.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(own);
+            });
+        }
+    });
+    let mut found = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    found.failures.sort_unstable();
+    found
+}
+
+impl Found {
+    fn take(&mut self, seed: u64, report: &Report) {
+        self.runs += 1;
+        self.rounds += report.rounds;
+        self.events += report.events;
+        self.coverage.add(&report.coverage);
+        if report.violation.is_some() {
+            self.failures.push(seed);
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.rounds += other.rounds;
+        self.events += other.events;
+        self.coverage.add(&other.coverage);
+        self.failures.extend(other.failures);
+    }
+}

@@ -1,0 +1,198 @@
+//! How simulated processes come to be connected, and how that ends: dialing, duplicate starts, silence, goodbyes.
+
+use super::event::Event;
+use super::mail::{Mail, ToMembership};
+use super::network::{Connection, Process, Session};
+use super::world::World;
+use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::membership;
+use slowmo_protocol::time::Span;
+use std::net::SocketAddr;
+
+/// How often discovery is asked for peers, in microseconds.
+const SEARCH_EVERY: u64 = 150_000;
+/// How long after an attempt to connect the next one is, at most, in microseconds.
+const DIAL_AGAIN_MAX: u64 = 80_000;
+/// A process looks so often within the idle time whether its connections live.
+const LOOKS: u64 = 4;
+
+impl World {
+    pub(super) fn id(&self, process: Process) -> NodeId {
+        self.processes[process].node.start.node
+    }
+
+    /// Whether anything gets from one process to another: both are up, and the way is open.
+    pub(super) fn passes(&self, from: Process, to: Process) -> bool {
+        self.processes[from].alive && self.processes[to].alive && !self.network.is_cut(self.id(from), self.id(to))
+    }
+
+    pub(super) fn dial(&mut self, process: Process, address: SocketAddr) {
+        let up = self.network.sessions[process].values().any(|session| session.up && self.processes[session.peer].node.address == address);
+        if !up && address != self.processes[process].node.address && self.network.dialing[process].insert(address) {
+            let (at, give_up) = (self.now + 1 + self.random.below(2_000), self.now + self.config.waits.connect.0);
+            self.at(at, Event::Dial(process, address, give_up));
+        }
+    }
+
+    pub(super) fn dial_once(&mut self, process: Process, address: SocketAddr, give_up: u64) {
+        if !self.processes[process].alive {
+            return;
+        }
+        if self.connect(process, address) {
+            self.network.dialing[process].remove(&address);
+        } else if self.now >= give_up {
+            self.network.dialing[process].remove(&address);
+            let (tried_for, error) = (Span(self.config.waits.connect.0), "no answer".to_owned());
+            self.tell(process, Mail::Membership(ToMembership::In(membership::In::DialFailed { address, tried_for, error })), 0);
+        } else {
+            let at = self.now + 20_000 + self.random.below(DIAL_AGAIN_MAX);
+            self.at(at, Event::Dial(process, address, give_up));
+        }
+    }
+
+    /// One attempt to connect; true if there is no need to try again.
+    fn connect(&mut self, process: Process, address: SocketAddr) -> bool {
+        let Some(peer) = self.addresses.get(&address).copied() else { return false };
+        // A handshake needs both directions, and somebody who runs.
+        if !(self.passes(process, peer) && self.passes(peer, process)) || self.is_paused(peer) {
+            return false;
+        }
+        if self.id(peer) == self.id(process) {
+            return true;
+        }
+        if !(self.admits(peer, process) && self.admits(process, peer)) {
+            return false;
+        }
+        if self.network.sessions[process].get(&self.id(peer)).is_some_and(|session| session.up && session.peer == peer) {
+            return true;
+        }
+        let number = self.network.number();
+        self.network.connections.insert((process, peer), Connection { number, ..Connection::default() });
+        self.accept(peer, process, number);
+        self.attach(process, peer);
+        true
+    }
+
+    /// A later start of a node that is heard from is turned away; so is an earlier one.
+    fn admits(&self, at: Process, peer: Process) -> bool {
+        let known = self.network.sessions[at].get(&self.id(peer));
+        known.is_none_or(|known| known.peer == peer || (known.peer < peer && !self.hears(at, known.peer)))
+    }
+
+    /// Whether a process hears of a peer as long as nothing else is sent: connections are kept alive in both directions.
+    fn hears(&self, at: Process, peer: Process) -> bool {
+        let has_session = self.network.sessions[peer].get(&self.id(at)).is_some_and(|session| session.peer == at);
+        self.passes(peer, at) && !self.is_paused(peer) && has_session
+    }
+
+    /// The other end has dialed.
+    fn accept(&mut self, at: Process, peer: Process, number: u64) {
+        let id = self.id(peer);
+        match self.network.sessions[at].get(&id).copied() {
+            // It would not dial again if it still had the connection before.
+            Some(session) if session.peer != peer || session.accepted.is_some() => self.close_session(at, session.peer, false),
+            _ => {}
+        }
+        let session = self.network.sessions[at].entry(id).or_insert(Session { peer, up: false, accepted: None });
+        session.accepted = Some(number);
+        self.know(at, peer);
+    }
+
+    /// This end has dialed: the peer can be sent to.
+    fn attach(&mut self, at: Process, peer: Process) {
+        let start = self.processes[peer].node.start;
+        if let Some(session) = self.network.sessions[at].get(&start.node).copied().filter(|session| session.peer != peer) {
+            self.close_session(at, session.peer, false);
+        }
+        let session = self.network.sessions[at].entry(start.node).or_insert(Session { peer, up: false, accepted: None });
+        session.up = true;
+        self.know(at, peer);
+        self.tell(at, Mail::Membership(ToMembership::PeerUp(start.node, start.incarnation)), 0);
+    }
+
+    fn know(&mut self, at: Process, peer: Process) {
+        let start = self.processes[peer].node.start;
+        self.network.silent.remove(&(at, peer));
+        self.network.known[at].insert(start.node, (peer, start.incarnation));
+        self.network.hear(at, start.node);
+    }
+
+    pub(super) fn search(&mut self, process: Process) {
+        if !self.processes[process].alive || !self.processes[process].searches {
+            return;
+        }
+        let found: Vec<SocketAddr> = self.newest.values().map(|other| self.processes[*other].node.address).collect();
+        found.into_iter().for_each(|address| self.dial(process, address));
+        let at = self.now + SEARCH_EVERY;
+        self.at(at, Event::Search(process));
+    }
+
+    /// Ends connections over which nothing was heard for too long.
+    pub(super) fn look(&mut self, process: Process) {
+        if !self.processes[process].alive {
+            return;
+        }
+        let idle = self.config.waits.idle.0;
+        let at = self.now + idle / LOOKS;
+        self.at(at, Event::Look(process));
+        let peers: Vec<Process> = self.network.sessions[process].values().map(|session| session.peer).collect();
+        for peer in peers {
+            if self.hears(process, peer) {
+                self.network.silent.remove(&(process, peer));
+                // Connections are kept alive.
+                let id = self.id(peer);
+                self.network.hear(process, id);
+                continue;
+            }
+            let since = *self.network.silent.entry((process, peer)).or_insert(self.now);
+            if self.now >= since + idle {
+                self.close_session(process, peer, false);
+            }
+        }
+    }
+
+    /// Ends the session that `at` has with a process; the other end is told, if it can be.
+    pub(super) fn end_session(&mut self, at: Process, peer: Process, departed: bool) {
+        if self.network.sessions[at].get(&self.id(peer)).is_none_or(|session| session.peer != peer) {
+            return;
+        }
+        if self.passes(at, peer) && !departed {
+            let delay = self.travel(at, peer, 0);
+            self.at(delay, Event::Closed(peer, at, false));
+        }
+        self.close_session(at, peer, departed);
+    }
+
+    fn close_session(&mut self, at: Process, peer: Process, departed: bool) {
+        let node = self.id(peer);
+        let Some(session) = self.network.sessions[at].remove(&node) else { return };
+        self.network.silent.remove(&(at, peer));
+        self.lose_streams(at, peer);
+        self.network.connections.remove(&(at, peer));
+        if session.up {
+            self.tell(at, Mail::Membership(ToMembership::PeerDown(node, departed)), 0);
+        }
+    }
+
+    /// A process says goodbye to all whom it can reach.
+    pub(super) fn depart(&mut self, process: Process) {
+        let peers: Vec<Process> = self.network.sessions[process].values().map(|session| session.peer).collect();
+        for peer in peers {
+            if self.processes[peer].alive && !self.network.is_cut(self.id(process), self.id(peer)) {
+                let at = self.travel(process, peer, 0);
+                self.at(at, Event::Closed(peer, process, true));
+            }
+        }
+    }
+
+    /// One byte to the port where the node was: its kernel refuses it if nobody listens there.
+    pub(super) fn knock(&mut self, process: Process, node: NodeId) {
+        let Some((peer, _)) = self.network.known[process].get(&node).copied() else { return };
+        let id = self.id(process);
+        if !self.processes[peer].alive && !self.network.is_cut(id, node) && !self.network.is_cut(node, id) {
+            let at = self.travel(process, peer, 0);
+            let delay = 2 * (at - self.now);
+            self.tell(process, Mail::Membership(ToMembership::KnockRefused(node)), delay);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The simulated world: processes, a network between them, one queue of events in virtual time. After every event the invariants are
+//! looked at.
+
+use super::clock::Clock;
+use super::config::Config;
+use super::coverage::Coverage;
+use super::event::{Event, Planned};
+use super::mail::{Mail, Part, Wish};
+use super::network::{Network, Process};
+use super::node::{self, Node};
+use super::random::Random;
+use super::watch::Watch;
+use crate::fault::Timed;
+use crate::trace::{End, Event as Traced, Start};
+use slowmo_protocol::algorithm::Base;
+use slowmo_protocol::ident::{Incarnation, NodeId};
+use slowmo_protocol::time::Instant;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::SocketAddr;
+
+/// Events after which a run is taken for endless.
+const EVENTS_MAX: u64 = 40_000_000;
+/// How often a process looks whether its connections live, as a part of the idle time.
+const LOOKS: u64 = 4;
+
+/// One process and what surrounds it.
+pub struct Running {
+    /// Its machines.
+    pub node: Node,
+    /// It has not ended.
+    pub alive: bool,
+    /// It does nothing until then.
+    pub paused_until: u64,
+    /// What it reads as the time.
+    pub clock: Clock,
+    /// It looks for peers.
+    pub searches: bool,
+    /// It was asked to drain.
+    pub draining: bool,
+    /// When each part gets its next tick.
+    ticks: [Option<u64>; Part::COUNT],
+    /// When the last message to each part arrives.
+    mailboxes: [u64; Part::COUNT],
+}
+
+/// The world.
+pub struct World {
+    /// What the run is like.
+    pub config: Config,
+    /// Virtual time, in microseconds.
+    pub now: u64,
+    /// Every start of every node, living or not.
+    pub processes: Vec<Running>,
+    /// Between them.
+    pub network: Network,
+    /// The faults of the run.
+    pub schedule: Vec<Timed>,
+    /// What is written down, and who judges it.
+    pub watch: Watch,
+    /// What was seen.
+    pub coverage: Coverage,
+    /// The faults are over.
+    pub quiet: bool,
+    /// Events so far.
+    pub events: u64,
+    /// Until when the last fault is felt.
+    pub(super) felt_until: u64,
+    /// Steps that a gossip message may be late.
+    pub(super) staleness: u64,
+    /// The fullest that anything bounded has been.
+    pub(super) fullest: BTreeMap<&'static str, u64>,
+    pub(super) random: Random,
+    /// The newest process of each node.
+    pub(super) newest: BTreeMap<NodeId, Process>,
+    pub(super) addresses: BTreeMap<SocketAddr, Process>,
+    queue: BinaryHeap<Planned>,
+    sequence: u64,
+    frames: u64,
+}
+
+impl World {
+    /// The world of a run before anything happens.
+    pub fn new(config: Config, schedule: Vec<Timed>) -> Self {
+        let mut world = Self {
+            now: 0,
+            processes: Vec::new(),
+            network: Network::default(),
+            watch: Watch::new(&config),
+            coverage: Coverage::default(),
+            quiet: false,
+            events: 0,
+            felt_until: 0,
+            staleness: if let Base::Sgp(gossip) = config.algorithm.base { gossip.staleness.into() } else { 0 },
+            fullest: BTreeMap::new(),
+            random: Random::new(config.seed, 3),
+            newest: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            queue: BinaryHeap::new(),
+            sequence: 0,
+            frames: 0,
+            schedule,
+            config,
+        };
+        for id in world.config.founders.clone() {
+            world.start(id);
+        }
+        for index in 0..world.schedule.len() {
+            let at = world.schedule[index].at.0;
+            world.at(at, Event::Fault(index));
+        }
+        world.at(world.config.horizon, Event::Quiet);
+        world
+    }
+
+    /// Plans an event.
+    pub fn at(&mut self, at: u64, event: Event) {
+        self.sequence += 1;
+        self.queue.push(Planned { at, sequence: self.sequence, event });
+    }
+
+    /// Runs until `until`, as long as nothing is violated.
+    pub fn run(&mut self, until: u64) {
+        while self.watch.violation().is_none() {
+            let Some(next) = self.queue.peek().filter(|next| next.at <= until) else { break };
+            self.now = self.now.max(next.at);
+            let Some(Planned { event, .. }) = self.queue.pop() else { break };
+            self.events += 1;
+            if self.events > EVENTS_MAX {
+                self.watch.endless(self.now);
+            }
+            self.step(event);
+        }
+        self.now = self.now.max(until);
+    }
+
+    fn step(&mut self, event: Event) {
+        match event {
+            Event::Mail(to, ..) | Event::Packet { to, .. } | Event::Dial(to, ..) | Event::Search(to) | Event::Look(to) | Event::Closed(to, ..)
+                if self.is_paused(to) =>
+            {
+                let wakes = self.processes[to].paused_until;
+                self.at(wakes, event);
+            }
+            // What the kernel's buffer holds of datagrams while a process is stopped.
+            Event::Datagram { to, .. } if self.is_paused(to) && self.random.once_in(2) => {}
+            Event::Datagram { to, .. } | Event::Tick(to, _) if self.is_paused(to) => {
+                let wakes = self.processes[to].paused_until;
+                self.at(wakes, event);
+            }
+            Event::Mail(process, mail) => self.feed(process, mail),
+            Event::Tick(process, part) => self.tick(process, part),
+            Event::Packet { from, to, connection, packet } => self.arrive(from, to, connection, packet),
+            Event::Datagram { from, to, bytes } => self.receive_datagram(from, to, bytes),
+            Event::Dial(process, address, give_up) => self.dial_once(process, address, give_up),
+            Event::Search(process) => self.search(process),
+            Event::Look(process) => self.look(process),
+            Event::Closed(at, peer, departed) => self.end_session(at, peer, departed),
+            Event::Fault(index) => self.fault(index),
+            Event::Quiet => self.fall_quiet(),
+        }
+    }
+
+    /// Whether a process is stopped.
+    #[must_use]
+    pub fn is_paused(&self, process: Process) -> bool {
+        self.processes[process].paused_until > self.now && self.processes[process].alive
+    }
+
+    /// Starts a node: a new process under its id.
+    pub fn start(&mut self, id: NodeId) -> Process {
+        let process = self.processes.len();
+        let start = Start { node: id, incarnation: Incarnation(process as u64 + 1) };
+        let address = SocketAddr::from(([127, 0, (process >> 14) as u8, 1], 7_000 + (process & 0x3fff) as u16));
+        // Whoever comes when the others already train does not found another cluster.
+        let founds = process < self.config.founders.len();
+        let node = Node::new(start, address, founds, &self.config);
+        self.processes.push(Running {
+            node,
+            alive: true,
+            paused_until: 0,
+            clock: Clock::default(),
+            searches: true,
+            draining: false,
+            ticks: [None; Part::COUNT],
+            mailboxes: [0; Part::COUNT],
+        });
+        self.network.add();
+        self.newest.insert(id, process);
+        self.addresses.insert(address, process);
+        self.record(Traced::Started(start));
+        let begins = self.now + self.random.below(20_000);
+        self.at(begins, Event::Search(process));
+        let looks = self.now + self.config.waits.idle.0 / LOOKS;
+        self.at(looks, Event::Look(process));
+        let mut wishes = Vec::new();
+        self.processes[process].node.training.begin(&mut wishes);
+        self.grant(process, wishes);
+        self.arm(process, Part::Membership);
+        process
+    }
+
+    /// Ends a process.
+    pub fn end(&mut self, process: Process, how: End) {
+        if !std::mem::replace(&mut self.processes[process].alive, false) {
+            return;
+        }
+        let start = self.processes[process].node.start;
+        if how != End::Killed {
+            self.depart(process);
+        }
+        self.network.sessions[process].clear();
+        self.record(Traced::Ended { start, end: how });
+    }
+
+    /// Writes something down.
+    pub fn record(&mut self, event: Traced) {
+        self.watch.observe(Instant(self.now), event);
+    }
+
+    fn tick(&mut self, process: Process, part: Part) {
+        let running = &mut self.processes[process];
+        if running.ticks[part as usize].is_none_or(|at| at > self.now) || !running.alive {
+            return;
+        }
+        running.ticks[part as usize] = None;
+        let local = running.clock.read(self.now);
+        let due = running.node.next_deadline(part).is_some_and(|deadline| deadline <= local);
+        match node::tick(part).filter(|_| due) {
+            Some(mail) => self.feed(process, mail),
+            None => self.arm(process, part),
+        }
+    }
+
+    /// A part takes a message, and the world does what it wishes for.
+    pub fn feed(&mut self, process: Process, mail: Mail) {
+        let running = &mut self.processes[process];
+        if !running.alive {
+            return;
+        }
+        let (part, mut wishes) = (mail.part(), Vec::new());
+        self.coverage.seen(&mail, running.node.rounds.phase());
+        let local = running.clock.read(self.now);
+        self.watch.told(self.now, running.node.start.node, &mail);
+        running.node.take(mail, &self.network.heard[process], local, &mut wishes);
+        self.grant(process, wishes);
+        self.arm(process, part);
+        self.check(process);
+    }
+
+    /// Plans a part's next tick.
+    fn arm(&mut self, process: Process, part: Part) {
+        let running = &mut self.processes[process];
+        let Some(deadline) = running.node.next_deadline(part).filter(|_| running.alive) else { return };
+        let at = running.clock.when(deadline).max(self.now + 1);
+        if running.ticks[part as usize].is_none_or(|planned| at < planned) {
+            running.ticks[part as usize] = Some(at);
+            self.at(at, Event::Tick(process, part));
+        }
+    }
+
+    fn grant(&mut self, process: Process, wishes: Vec<Wish>) {
+        for wish in wishes {
+            if self.processes[process].alive {
+                self.grant_one(process, wish);
+            }
+        }
+    }
+
+    fn grant_one(&mut self, process: Process, wish: Wish) {
+        match wish {
+            Wish::Tell(mail) => self.tell(process, mail, 0),
+            Wish::Later(delay, mail) => self.tell(process, mail, delay),
+            Wish::Frame(to, frame) => {
+                self.frames += 1;
+                let encodes = self.config.encodes_every > 0 && self.frames.is_multiple_of(self.config.encodes_every);
+                self.watch.said(self.now, self.processes[process].node.start.node, to, &frame);
+                self.send_frame(process, to, frame, encodes);
+            }
+            Wish::Datagram(to, bytes) => self.send_datagram(process, to, bytes),
+            Wish::Stream(to, stream) => self.send_stream(process, to, stream),
+            Wish::Connect(address) => self.dial(process, address),
+            Wish::Disconnect(node) => {
+                if let Some(session) = self.network.sessions[process].get(&node).copied() {
+                    self.end_session(process, session.peer, false);
+                }
+            }
+            Wish::Knock(node) => self.knock(process, node),
+            Wish::Search(on) => {
+                let searched = std::mem::replace(&mut self.processes[process].searches, on);
+                if on && !searched {
+                    self.at(self.now + 1, Event::Search(process));
+                }
+            }
+            Wish::Record(event) => self.record(event),
+            Wish::Exit => self.end(process, End::Left),
+            Wish::Fail(failure) => {
+                self.watch.failed(self.now, self.processes[process].node.start, &failure);
+                self.end(process, End::Failed);
+            }
+        }
+    }
+
+    /// Puts a message into a mailbox of the same process. Each mailbox keeps its order; work that takes time does not hold it up.
+    pub fn tell(&mut self, process: Process, mail: Mail, delay: u64) {
+        let waits = 1 + self.random.below(self.config.mail_delay_max);
+        let mailbox = &mut self.processes[process].mailboxes[mail.part() as usize];
+        let mut at = self.now + delay + waits;
+        if delay == 0 {
+            at = at.max(*mailbox);
+            *mailbox = at;
+        }
+        self.at(at, Event::Mail(process, mail));
+    }
+
+    /// The processes that live, oldest first.
+    pub fn living(&self) -> impl Iterator<Item = Process> + '_ {
+        (0..self.processes.len()).filter(|process| self.processes[*process].alive)
+    }
+}
