@@ -8,13 +8,15 @@
 //! | [`model`] | explores every state of small clusters with the product's own rules |
 //! | [`invariants`] | what must hold, whatever happens: judges traces |
 //! | [`sim`] | whole nodes in virtual time: every machine, a network, seeded faults |
+//! | [`fuzz`] | every decoder, for any bytes |
 //! | [`cluster`] | several real nodes in one process, over QUIC on loopback or in memory |
 #![deny(missing_docs)]
 
 pub mod cluster;
 pub mod conformance;
 pub mod fault;
-pub mod model;
+pub mod fuzz;
 pub mod invariants;
+pub mod model;
 pub mod sim;
 pub mod trace;

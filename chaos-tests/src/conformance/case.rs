@@ -91,10 +91,19 @@ impl Case {
         if bytes > FILE_BYTES_MAX {
             return Err(CaseError::TooLarge(bytes));
         }
-        let mut case: Self = serde_json::from_slice(&std::fs::read(path)?)?;
+        let mut case = Self::parse(&std::fs::read(path)?)?;
         if case.name.is_empty() {
             case.name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
         }
+        Ok(case)
+    }
+
+    /// Checks a file's bytes.
+    ///
+    /// # Errors
+    /// Malformed or inconsistent.
+    pub fn parse(bytes: &[u8]) -> Result<Self, CaseError> {
+        let case: Self = serde_json::from_slice(bytes)?;
         case.check()?;
         Ok(case)
     }

@@ -53,7 +53,7 @@ pub(super) fn terms() -> Terms {
 }
 
 /// Control frames, handed to the coordinator of node 1 in a round that it has contributed to, with a tick after each.
-pub fn coordinator(data: &[u8]) {
+pub fn coordinator(data: &[u8]) -> bool {
     let settings = coordinator::Settings {
         identity: identity(),
         replicas: 1,
@@ -69,11 +69,12 @@ pub fn coordinator(data: &[u8]) {
     let contribute = coordinator::In::Contribute { round: Round::FOUNDING, terms: terms(), samples: None, rates: Vec::new(), buffers: 0 };
     tell(&mut machine, coordinator::In::Formed { view: view(), lineage: LINEAGE }, 0);
     tell(&mut machine, contribute, 0);
+    let mut accepted = false;
     for (index, (from, piece)) in pieces(data).into_iter().enumerate() {
         let now = index as u64 * 1_000;
-        if let Ok(Frame::V1 { header, message }) = decode_padded(piece) {
+        if let Ok(Frame::V1 { header, message }) = Frame::decode(message_in(piece, |bytes| Frame::decode(bytes).is_ok())) {
             let header = slowmo_protocol::wire::Header { cluster: CLUSTER, sender: from, incarnation: Incarnation(1), ..header };
-            let _ = machine.admits(&header);
+            accepted |= machine.admits(&header);
             let attempt = Attempt { round: header.round, ballot: header.ballot };
             tell(&mut machine, coordinator::In::Frame { header, message }, now);
             tell(&mut machine, coordinator::In::ParametersHeld(attempt, from), now);
@@ -81,12 +82,13 @@ pub fn coordinator(data: &[u8]) {
         }
         tell(&mut machine, coordinator::In::Tick, now);
     }
+    accepted
 }
 
-/// A piece is cut at a multiple of four bytes: up to three that follow a frame belong to none.
-fn decode_padded(piece: &[u8]) -> Result<Frame, slowmo_protocol::wire::DecodeError> {
-    let first = Frame::decode(piece);
-    (1..4).filter_map(|extra| piece.len().checked_sub(extra)).fold(first, |found, length| found.or_else(|_| Frame::decode(&piece[..length])))
+/// The part of a piece that is a message. A piece is cut at a multiple of four bytes: up to three that follow belong to none.
+fn message_in(piece: &[u8], is_message: impl Fn(&[u8]) -> bool) -> &[u8] {
+    let shorter = (0..4).filter_map(|extra| piece.len().checked_sub(extra)).map(|length| &piece[..length]);
+    shorter.into_iter().find(|bytes| is_message(bytes)).unwrap_or(piece)
 }
 
 fn tell(machine: &mut Coordinator, event: coordinator::In, now: u64) {
@@ -101,13 +103,15 @@ fn tell(machine: &mut Coordinator, event: coordinator::In, now: u64) {
 }
 
 /// Datagrams, handed to the liveness of node 1, with time passing between them.
-pub fn liveness(data: &[u8]) {
+pub fn liveness(data: &[u8]) -> bool {
     let mut machine = Liveness::new(liveness::Settings::new(identity()));
     let mut out = Outbox::default();
     let members = (1..=NODES).map(|id| (NodeId(id), Incarnation(1))).collect();
     machine.handle(liveness::In::Members(members), Instant(0), &mut out);
-    let mut now = 0;
+    let (mut now, mut accepted) = (0, false);
     for (from, piece) in pieces(data) {
+        let piece = message_in(piece, |bytes| Datagram::decode(bytes).is_ok());
+        accepted |= Datagram::decode(piece).is_ok();
         machine.handle(liveness::In::Datagram { from, bytes: piece.to_vec() }, Instant(now), &mut out);
         now = machine.next_deadline().map_or(now + 1_000, |deadline| deadline.0.max(now + 1_000));
         machine.handle(liveness::In::Tick, Instant(now), &mut out);
@@ -117,4 +121,5 @@ pub fn liveness(data: &[u8]) {
             }
         }
     }
+    accepted
 }

@@ -21,8 +21,8 @@ pub mod wire;
 pub struct Target {
     /// Its name: of the libFuzzer target and of the folder of its corpus.
     pub name: &'static str,
-    /// Decodes; panics if anything is wrong.
-    pub run: fn(&[u8]),
+    /// Decodes; whether anything was accepted. Panics if anything is wrong.
+    pub run: fn(&[u8]) -> bool,
     /// Inputs to begin with, each with a name; those of the frames come from the protocol's own examples.
     pub seeds: fn() -> Vec<(String, Vec<u8>)>,
 }

@@ -1,6 +1,6 @@
 //! A small seeded mutator, so that a run without libFuzzer still goes beyond the corpus: the same seed, the same inputs.
 
-use slowmo_protocol::random::Random;
+use crate::sim::random::Random;
 
 /// Numbers at which lengths and counters tend to break.
 const EDGES: [u64; 8] = [0, 1, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];

@@ -1,6 +1,6 @@
 //! What people and tools write: configurations, keys, admin requests and answers, trajectories, traces.
 
-use crate::conformance::case::Case;
+use crate::conformance::Case;
 use crate::trace::Line;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,17 +23,23 @@ fn check_config(config: &Config) {
 }
 
 /// A configuration file.
-pub fn config_file(data: &[u8]) {
-    let Ok(file) = std::str::from_utf8(data) else { return };
+pub fn config_file(data: &[u8]) -> bool {
+    let Ok(file) = std::str::from_utf8(data) else { return false };
     match Config::from_sources(Some((Path::new("slowmo.toml"), file)), std::iter::empty(), std::iter::empty()) {
-        Ok(config) => check_config(&config),
-        Err(error) => assert!(!error.to_string().is_empty()),
+        Ok(config) => {
+            check_config(&config);
+            true
+        }
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            false
+        }
     }
 }
 
 /// Environment variables, one `NAME=value` a line, and after an empty line arguments, one a line.
-pub fn config_sources(data: &[u8]) {
-    let Ok(all) = std::str::from_utf8(data) else { return };
+pub fn config_sources(data: &[u8]) -> bool {
+    let Ok(all) = std::str::from_utf8(data) else { return false };
     let (variables, arguments) = all.split_once("\n\n").unwrap_or((all, ""));
     let variables = variables.lines().filter_map(|line| line.split_once('=')).map(|(name, value)| (name.to_owned(), value.to_owned()));
     let arguments: Vec<String> = arguments.lines().map(str::to_owned).collect();
@@ -42,54 +48,57 @@ pub fn config_sources(data: &[u8]) {
         Ok(config) => {
             check_config(&config);
             assert!(kept.is_ok());
+            true
         }
-        Err(error) => assert!(!error.to_string().is_empty()),
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            false
+        }
     }
 }
 
-/// A cluster key, or the operator's PEM files: CA, certificate and key, apart from one another by an empty line.
-pub fn credentials(data: &[u8]) {
+/// A cluster key, or the operator's PEM files: CA, certificate and key, with a zero byte between them.
+pub fn credentials(data: &[u8]) -> bool {
     if let Ok(text) = std::str::from_utf8(data)
         && let Ok(key) = text.parse::<ClusterKey>()
     {
         assert_eq!(key.to_hex().parse().as_ref(), Ok(&key));
+        return true;
     }
     let mut files = data.split(|byte| *byte == 0);
     let mut file = || files.next().unwrap_or_default();
-    let _ = Identity::from_pem(file(), file(), file());
+    Identity::from_pem(file(), file(), file()).is_ok()
 }
 
 /// A peer's certificate, and a name as it stands in one.
-pub fn certificate(data: &[u8]) {
-    let _ = Identity::name_in_certificate_for_tests(data);
+pub fn certificate(data: &[u8]) -> bool {
+    Identity::name_for_tests(data).is_some()
 }
 
 /// One line that the admin socket reads, or one that it answers.
-pub fn admin(data: &[u8]) {
-    let Ok(line) = std::str::from_utf8(data) else { return };
-    json_round_trip::<Request>(line);
-    json_round_trip::<Answer>(line);
+pub fn admin(data: &[u8]) -> bool {
+    let Ok(line) = std::str::from_utf8(data) else { return false };
+    json_round_trip::<Request>(line) | json_round_trip::<Answer>(line)
 }
 
 /// A recorded trajectory: what is accepted can be run.
-pub fn trajectory(data: &[u8]) {
-    if let Ok(case) = Case::parse(data) {
-        assert!(case.nodes() > 0);
-        let _ = (case.learning_rate(0), case.learning_rate(case.steps));
-        let _ = case.config().check();
-    }
+pub fn trajectory(data: &[u8]) -> bool {
+    let Ok(case) = Case::parse(data) else { return false };
+    assert!(case.nodes() > 0);
+    let _ = (case.learning_rate(0), case.learning_rate(case.steps));
+    let _ = case.config().check();
+    true
 }
 
 /// One line of a trace.
-pub fn trace(data: &[u8]) {
-    if let Ok(line) = std::str::from_utf8(data) {
-        json_round_trip::<Line>(line);
-    }
+pub fn trace(data: &[u8]) -> bool {
+    std::str::from_utf8(data).is_ok_and(json_round_trip::<Line>)
 }
 
-fn json_round_trip<T: DeserializeOwned + Serialize + PartialEq + Debug>(line: &str) {
-    let Ok(value) = serde_json::from_str::<T>(line) else { return };
+fn json_round_trip<T: DeserializeOwned + Serialize + PartialEq + Debug>(line: &str) -> bool {
+    let Ok(value) = serde_json::from_str::<T>(line) else { return false };
     let written = serde_json::to_string(&value);
     let again = written.as_ref().ok().and_then(|written| serde_json::from_str::<T>(written).ok());
     assert_eq!(again.as_ref(), Some(&value), "is read otherwise once it was written: {written:?}");
+    true
 }

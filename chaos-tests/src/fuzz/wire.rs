@@ -5,36 +5,36 @@ use slowmo_protocol::wire::{BulkHeader, Datagram, DecodeError, EncodeError, Fram
 use std::fmt::Debug;
 
 /// Decodes, encodes and compares.
-fn round_trip<T: Debug>(data: &[u8], decode: fn(&[u8]) -> Result<T, DecodeError>, encode: fn(&T) -> Result<Vec<u8>, EncodeError>) {
-    if let Ok(value) = decode(data) {
-        let again = encode(&value);
-        assert_eq!(again.as_deref(), Ok(data), "encodes differently: {value:?}");
-    }
+fn round_trip<T: Debug>(data: &[u8], decode: fn(&[u8]) -> Result<T, DecodeError>, encode: fn(&T) -> Result<Vec<u8>, EncodeError>) -> bool {
+    let Ok(value) = decode(data) else { return false };
+    let again = encode(&value);
+    assert_eq!(again.as_deref(), Ok(data), "encodes differently: {value:?}");
+    true
 }
 
-/// A control frame.
-pub fn control_frame(data: &[u8]) {
-    round_trip(data, Frame::decode, Frame::encode);
+/// A control frame. All of these functions tell whether the bytes were accepted.
+pub fn control_frame(data: &[u8]) -> bool {
+    round_trip(data, Frame::decode, Frame::encode)
 }
 
 /// The first bytes of a connection.
-pub fn preface(data: &[u8]) {
-    round_trip(data, Preface::decode, Preface::encode);
+pub fn preface(data: &[u8]) -> bool {
+    round_trip(data, Preface::decode, Preface::encode)
 }
 
 /// The header of a bulk stream.
-pub fn bulk_header(data: &[u8]) {
-    round_trip(data, BulkHeader::decode, BulkHeader::encode);
+pub fn bulk_header(data: &[u8]) -> bool {
+    round_trip(data, BulkHeader::decode, BulkHeader::encode)
 }
 
 /// A datagram.
-pub fn datagram(data: &[u8]) {
-    round_trip(data, Datagram::decode, Datagram::encode);
+pub fn datagram(data: &[u8]) -> bool {
+    round_trip(data, Datagram::decode, Datagram::encode)
 }
 
 /// Values of a stream: the first byte names the wire type. What came out of an encoding is encoded without a loss.
-pub fn values(data: &[u8]) {
-    let Some((first, bytes)) = data.split_first() else { return };
+pub fn values(data: &[u8]) -> bool {
+    let Some((first, bytes)) = data.split_first() else { return false };
     let wire = [WireType::Float32, WireType::BFloat16, WireType::Int8][usize::from(*first) % 3];
     let mut elements = bytes.len();
     while wire.encoded_bytes(elements) > bytes.len() {
@@ -55,6 +55,7 @@ pub fn values(data: &[u8]) {
     let mut again = vec![0u8; bytes.len()];
     wire.encode_in_place(&mut decoded, &mut again);
     assert!(decoded.iter().zip(&received).all(|(one, other)| same(*one, *other)), "encoded with a loss the second time");
+    true
 }
 
 /// The same bits, or two that are not numbers.

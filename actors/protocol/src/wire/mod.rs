@@ -8,6 +8,8 @@ mod bulk;
 mod control;
 mod datagram;
 #[cfg(test)]
+mod corpora;
+#[cfg(test)]
 mod examples;
 #[cfg(test)]
 mod golden;

@@ -188,6 +188,20 @@ impl Identity {
         super::tls::client_config(self, vec![alpn.as_bytes().to_vec()])
     }
 
+    /// The node's own certificate, for tests that read it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn certificate_for_tests(&self) -> &[u8] {
+        self.chain.first().map_or(&[], |certificate| certificate.as_ref())
+    }
+
+    /// The node id and incarnation that a certificate carries, or a name as it stands in one, for tests of broken ones.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn name_for_tests(certificate: &[u8]) -> Option<(NodeId, Incarnation)> {
+        super::tls::name_in(certificate).or_else(|| parse_peer_name(std::str::from_utf8(certificate).ok()?))
+    }
+
     /// The cluster that this identity belongs to.
     #[must_use]
     pub fn cluster_id(&self) -> ClusterId {

@@ -120,7 +120,12 @@ pub(super) fn is_version_exchange(connection: &quinn::Connection) -> bool {
 /// The node id and incarnation in the peer's verified certificate, if it carries them.
 pub(super) fn certified_name(connection: &quinn::Connection) -> Option<(NodeId, Incarnation)> {
     let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
-    let (_, certificate) = X509Certificate::from_der(chain.first()?).ok()?;
+    name_in(chain.first()?)
+}
+
+/// The node id and incarnation in a certificate, if it carries them.
+pub(super) fn name_in(certificate: &[u8]) -> Option<(NodeId, Incarnation)> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let names = certificate.subject_alternative_name().ok()??;
     names.value.general_names.iter().find_map(|name| match name {
         GeneralName::DNSName(name) => parse_peer_name(name),

@@ -1,0 +1,229 @@
+//! Inputs to begin with, for the decoders whose examples are not the protocol's golden bytes.
+
+use super::machines::{LINEAGE, terms, view};
+use crate::sim::{Look, search};
+use slowmo::admin::{Answer, LastRound, MemberReport, Report, Request};
+use slowmo::config::keys::KEYS;
+use slowmo::transport::quic::{CLUSTER_KEY_BYTES, ClusterKey, Identity};
+use slowmo_protocol::coordinator::{Outcome, Proposal};
+use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, NodeId, Round};
+use slowmo_protocol::wire::{
+    Contributed, Content, Datagram, Frame, Header, Life, LifeState, LifeUpdate, Message, RefusalReason, SwimMessage, SwimPacket,
+};
+use std::collections::BTreeSet;
+
+type Seeds = Vec<(String, Vec<u8>)>;
+
+fn named(name: &str, bytes: impl Into<Vec<u8>>) -> (String, Vec<u8>) {
+    (name.to_owned(), bytes.into())
+}
+
+/// Values of each wire type: a few, a whole block and one more, with infinities and subnormal numbers among them.
+pub(super) fn values() -> Seeds {
+    let numbers = |count: usize| (0..count).map(|index| (index as f32 - 3.5) * 0.37).collect::<Vec<_>>();
+    let odd = vec![0.0, -0.0, f32::MIN_POSITIVE / 2.0, f32::MAX, f32::INFINITY, f32::NAN, 1e-30];
+    let mut seeds = Seeds::new();
+    for (name, mut values) in [("few", numbers(7)), ("block", numbers(257)), ("odd", odd)] {
+        for (number, wire) in ["float32", "bfloat16", "int8"].into_iter().zip([0u8, 1, 2]).map(|(name, number)| (number, (name, number))) {
+            let kind = [
+                slowmo_protocol::algorithm::WireType::Float32,
+                slowmo_protocol::algorithm::WireType::BFloat16,
+                slowmo_protocol::algorithm::WireType::Int8,
+            ][usize::from(number)];
+            let mut bytes = vec![0; kind.encoded_bytes(values.len())];
+            kind.encode_in_place(&mut values, &mut bytes);
+            seeds.push((format!("{name}-{}", wire.0), [vec![wire.1], bytes].concat()));
+        }
+    }
+    seeds
+}
+
+/// Pieces as the machines' targets read them.
+fn piece(sender: u8, bytes: &[u8]) -> Vec<u8> {
+    let length = bytes.len().div_ceil(4);
+    let mut piece = vec![sender, u8::try_from(length).unwrap_or(u8::MAX)];
+    piece.extend_from_slice(bytes);
+    piece.resize(2 + 4 * length, 0);
+    piece
+}
+
+fn outcome(participants: &[u64]) -> Outcome {
+    let members = view().members().iter().filter(|member| participants.contains(&member.id.0)).cloned().collect::<Vec<_>>();
+    let changed = members.len() < view().size();
+    let next = view().succeeded_by(Epoch(1 + u64::from(changed)), members).unwrap_or_else(|_| view());
+    Outcome {
+        lineage: LINEAGE,
+        round: Round::FOUNDING,
+        terms: terms(),
+        contributors: participants.iter().copied().map(NodeId).collect(),
+        view: next,
+        absent: Vec::new(),
+        momentum_lost: 0,
+        samples: None,
+        order: Vec::new(),
+    }
+}
+
+fn frame(round: Round, ballot: (u64, u64), message: Message) -> Vec<u8> {
+    let ballot = Ballot { counter: ballot.0, node: NodeId(ballot.1) };
+    // Cluster and sender are made right by the target.
+    let (cluster, sender, incarnation) = (ClusterId(1), NodeId(2), Incarnation(1));
+    let header = Header { cluster, lineage: LINEAGE, epoch: Epoch::FOUNDING, round, ballot, sender, incarnation };
+    Frame::V1 { header, message: Box::new(message) }.encode().unwrap_or_default()
+}
+
+/// Rounds as they should go, and what a peer may do to them.
+pub(super) fn coordinator() -> Seeds {
+    let (now, next, first, second) = (Round::FOUNDING, Round(1), (0, 1), (1, 2));
+    let contributed = || Contributed { terms: terms(), samples: None, rates: Vec::new() };
+    let contribute = |round| frame(round, first, Message::Contribute(contributed()));
+    let proposal = |inherited| Proposal { outcome: outcome(&[1, 2]), participants: vec![NodeId(1), NodeId(2)], inherited };
+    let prepared = |round, ballot| frame(round, ballot, Message::Prepared);
+    let taken = Some((Ballot { counter: 0, node: NodeId(1) }, proposal(false)));
+    let lists: Vec<(&str, Vec<(u8, Vec<u8>)>)> = vec![
+        ("round", vec![(0, contribute(now)), (1, contribute(now)), (0, prepared(now, first)), (1, prepared(now, first)), (0, contribute(next))]),
+        (
+            "take-over",
+            vec![
+                (0, frame(now, second, Message::Prepare)),
+                (0, frame(now, second, Message::Propose(proposal(false)))),
+                (0, frame(now, second, Message::Decide(outcome(&[1, 2])))),
+            ],
+        ),
+        ("inherited", vec![(0, frame(now, second, Message::Propose(proposal(true)))), (0, frame(now, second, Message::Decide(outcome(&[1, 2]))))]),
+        ("late", vec![(0, frame(now, first, Message::Decide(outcome(&[1, 2, 3])))), (1, prepared(next, first)), (0, frame(now, first, Message::Stale))]),
+        ("promises", vec![(0, frame(now, (1, 1), Message::Promise { accepted: taken, contributed: Some(contributed()) }))]),
+        ("broken", vec![(0, frame(now, first, Message::Broken(NodeId(3)))), (1, frame(now, (2, 3), Message::Stale))]),
+        ("abandoned", vec![(0, frame(now, first, Message::Abandon(RefusalReason::MomentumLost { shards: 1 })))]),
+        ("admitted", vec![(0, frame(now, second, Message::Admit { proposal: proposal(false), view: view() }))]),
+    ];
+    let join = |list: Vec<(u8, Vec<u8>)>| list.iter().flat_map(|(sender, bytes)| piece(*sender, bytes)).collect::<Vec<_>>();
+    lists.into_iter().map(|(name, list)| (name.to_owned(), join(list))).collect()
+}
+
+/// Each message of the liveness protocol, and rumours of deaths.
+pub(super) fn liveness() -> Seeds {
+    let life = |node: u64, renewals| Life { node: NodeId(node), incarnation: Incarnation(1), renewals };
+    let rumour = |node, state| LifeUpdate { life: life(node, 0), refutations: 0, state };
+    let swim = |message, updates| {
+        let packet = SwimPacket { source: life(2, 0), refutations: 0, destination: life(1, 0), message, updates };
+        Datagram::V1(Content::Swim(packet)).encode().unwrap_or_default()
+    };
+    let bare = |content| Datagram::V1(content).encode().unwrap_or_default();
+    let rumours = vec![rumour(3, LifeState::Down), rumour(1, LifeState::Suspect), rumour(2, LifeState::Alive)];
+    let probe = 1;
+    let messages = [
+        ("ping", swim(SwimMessage::Ping { probe }, rumours.clone())),
+        ("ping-request", swim(SwimMessage::PingRequest { target: life(3, 0), probe }, vec![])),
+        ("indirect-ping", swim(SwimMessage::IndirectPing { origin: life(3, 0), probe }, vec![])),
+        ("announce", swim(SwimMessage::Announce, vec![])),
+        ("gossip", swim(SwimMessage::Gossip, rumours)),
+        ("believed-dead", swim(SwimMessage::BelievedDead, vec![])),
+        ("ask", bare(Content::Ask)),
+    ];
+    let all: Vec<u8> = messages.iter().flat_map(|(_, bytes)| piece(0, bytes)).collect();
+    let mut seeds: Seeds = messages.iter().map(|(name, bytes)| (String::from(*name), piece(0, bytes))).collect();
+    seeds.push(named("all", all));
+    seeds
+}
+
+/// Files: one key each way TOML can write it, and all keys with their defaults.
+pub(super) fn config_files() -> Seeds {
+    let defaults: String = KEYS.iter().filter(|key| !key.default.is_empty()).map(|key| format!("{} = \"{}\"\n", key.name, key.default)).collect();
+    vec![
+        named("defaults", defaults),
+        named("plain", "min_nodes = 3\ntau = 12\nbeta = 0.5\npeers = [\"10.0.0.1:7400\", \"node-2:7400\"]\njoin = true\n"),
+        named("numbers", "tau = 0x1f\nmin_nodes = 0b11\nalpha = 1e0\nbeta = 5e-1\n"),
+        named("strings", "listen = '''0.0.0.0:0'''\nquorum = \"sur\\u0076ivors\"\n# a comment\n"),
+        named("unknown", "[table]\ntua = 12\n"),
+        named("mixed", "peers = [1, \"a\"]\ntau = 1979-05-27\n"),
+    ]
+}
+
+/// Variables, then arguments.
+pub(super) fn config_sources() -> Seeds {
+    vec![
+        named("variables", "SLOWMO_TAU=12\nSLOWMO_BETA=0.5\nSLOWMO_MIN_NODES=2\nHOME=/root\nSLOWMO_LOG=debug"),
+        named("flags", "\n\n--slowmo-tau=12\n--slowmo-beta\n0.5\n--mine\n--\n--slowmo-tau\n"),
+        named("both", "SLOWMO_TAU=8\n\n--slowmo-tau\n12\n--slowmo_join=true\nfile.bin"),
+        named("unknown", "SLOWMO_TUA=8\n\n--slowmo-bteta=1"),
+    ]
+}
+
+/// A fixed key, as text and as what it derives.
+fn key() -> ClusterKey {
+    ClusterKey::from_bytes([7; CLUSTER_KEY_BYTES])
+}
+
+/// A key, and PEM armour around nothing.
+pub(super) fn credentials() -> Seeds {
+    let armour = |what: &str, body: &str| format!("-----BEGIN {what}-----\n{body}\n-----END {what}-----\n");
+    let files = [armour("CERTIFICATE", "MAMCAQE="), armour("CERTIFICATE", "MAMCAQE="), armour("PRIVATE KEY", "MAMCAQE=")];
+    vec![named("key", key().to_hex()), named("blanks", format!(" {}\n", key().to_hex())), named("pem", files.join("\0"))]
+}
+
+/// A node's certificate, new each time because its key is, and names.
+pub(super) fn certificates() -> Seeds {
+    let mut seeds = vec![named("name", "n18446744073709551615.i3.slowmo"), named("no-name", "n1.i2.slowmo.org")];
+    if let Ok(identity) = Identity::issue(&key(), NodeId(9), Incarnation(3)) {
+        seeds.push(named("issued", identity.certificate_for_tests()));
+    }
+    seeds
+}
+
+/// Requests and answers.
+pub(super) fn admin() -> Seeds {
+    let report = Report {
+        node: 9,
+        standing: "member".to_owned(),
+        lineage: format!("{:032x}", LINEAGE.0),
+        epoch: 3,
+        round: 42,
+        step: 48,
+        members: vec![MemberReport { node: 9, address: "10.0.0.9:7400".to_owned(), devices: 2, alive: true }],
+        last_round: LastRound { members: 2, alive: 1, contributors: 1, published_us: 1234 },
+        contributors: vec![9],
+        momentum_lost: 0,
+        push_sum_weight_lost: 0.1,
+        push_sum_weight_doubled: 1e-300,
+        disagreement: Some(0.25),
+        gossip: None,
+        waiting_for: None,
+        events: Vec::new(),
+    };
+    let answers = [Answer::Done, Answer::Status(Box::new(report)), Answer::Refused { error: "é\n".to_owned() }];
+    let requests = [Request::Status, Request::Drain, Request::Exited { node: u64::MAX }];
+    let answers = answers.iter().filter_map(|answer| serde_json::to_vec(answer).ok());
+    let requests = requests.iter().filter_map(|request| serde_json::to_vec(request).ok());
+    requests.chain(answers).enumerate().map(|(index, bytes)| (format!("{index}"), bytes)).collect()
+}
+
+/// Two small trajectories.
+pub(super) fn trajectories() -> Seeds {
+    let case = |base: &str, extra: &str| {
+        format!(
+            "{{\"name\":\"small\",\"workers\":2,\"gpus_per_node\":1,\"steps\":1,\"lr\":0.1,\"lr_drop_at\":null,\"lr_drop_to\":null,\
+             \"base\":\"{base}\",\"slowmo_momentum\":0.5,\"slowmo_lr\":1.0,\"slowmo_frequency\":12,\"memory_efficient\":true,{extra}\
+             \"shapes\":[[1,1]],\"initial\":[0.5],\"curvature\":[[1.0],[2.0]],\"target\":[[[1.0]],[[2.0]]],\"params\":[[[0.5]],[[0.25]]]}}"
+        )
+    };
+    vec![named("localsgd", case("localsgd", "\"localsgd_frequency\":3,")), named("sgp", case("sgp", "\"peers_per_step\":1,\"sgp_average_params\":true,"))]
+}
+
+/// The first line of every kind of event and fault in two simulated runs.
+pub(super) fn traces() -> Seeds {
+    let (mut seeds, mut seen) = (Seeds::new(), BTreeSet::new());
+    for seed in [1, 2] {
+        let report = search::seed(seed, &(3..=3), Look { keeps_trace: true, verbose: false });
+        for line in report.trace.unwrap_or_default() {
+            let Ok(json) = serde_json::to_value(&line) else { continue };
+            let word = |key: &str| json.get(key).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+            let kind = format!("{}{}", word("event"), word("fault"));
+            let text = json.to_string();
+            if text.len() < 4096 && seen.insert(kind.clone()) {
+                seeds.push((kind, text.into_bytes()));
+            }
+        }
+    }
+    seeds
+}
