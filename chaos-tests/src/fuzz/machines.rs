@@ -97,7 +97,10 @@ fn tell(machine: &mut Coordinator, event: coordinator::In, now: u64) {
     for effect in out.take() {
         if let coordinator::Effect::Send { frame, .. } = effect {
             let encoded = frame.encode();
-            assert!(encoded.as_deref().is_ok_and(|bytes| Frame::decode(bytes).as_ref() == Ok(&frame)), "sends what nobody can read: {frame:?}");
+            assert!(
+                encoded.as_deref().is_ok_and(|bytes| Frame::decode(bytes).as_ref() == Ok(&frame)),
+                "sends what nobody can read: {frame:?}"
+            );
         }
     }
 }

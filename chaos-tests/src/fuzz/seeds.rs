@@ -5,14 +5,17 @@ use crate::sim::{Look, search};
 use slowmo::admin::{Answer, LastRound, MemberReport, Report, Request};
 use slowmo::config::keys::KEYS;
 use slowmo::transport::quic::{CLUSTER_KEY_BYTES, ClusterKey, Identity};
+use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Outcome, Proposal};
 use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, NodeId, Round};
 use slowmo_protocol::wire::{
-    Contributed, Content, Datagram, Frame, Header, Life, LifeState, LifeUpdate, Message, RefusalReason, SwimMessage, SwimPacket,
+    Content, Contributed, Datagram, Frame, Header, Life, LifeState, LifeUpdate, Message, RefusalReason, SwimMessage, SwimPacket,
 };
 use std::collections::BTreeSet;
 
 type Seeds = Vec<(String, Vec<u8>)>;
+/// Messages with their senders.
+type Pieces = Vec<(u8, Vec<u8>)>;
 
 fn named(name: &str, bytes: impl Into<Vec<u8>>) -> (String, Vec<u8>) {
     (name.to_owned(), bytes.into())
@@ -23,16 +26,12 @@ pub(super) fn values() -> Seeds {
     let numbers = |count: usize| (0..count).map(|index| (index as f32 - 3.5) * 0.37).collect::<Vec<_>>();
     let odd = vec![0.0, -0.0, f32::MIN_POSITIVE / 2.0, f32::MAX, f32::INFINITY, f32::NAN, 1e-30];
     let mut seeds = Seeds::new();
-    for (name, mut values) in [("few", numbers(7)), ("block", numbers(257)), ("odd", odd)] {
-        for (number, wire) in ["float32", "bfloat16", "int8"].into_iter().zip([0u8, 1, 2]).map(|(name, number)| (number, (name, number))) {
-            let kind = [
-                slowmo_protocol::algorithm::WireType::Float32,
-                slowmo_protocol::algorithm::WireType::BFloat16,
-                slowmo_protocol::algorithm::WireType::Int8,
-            ][usize::from(number)];
-            let mut bytes = vec![0; kind.encoded_bytes(values.len())];
-            kind.encode_in_place(&mut values, &mut bytes);
-            seeds.push((format!("{name}-{}", wire.0), [vec![wire.1], bytes].concat()));
+    let wires = [("float32", WireType::Float32), ("bfloat16", WireType::BFloat16), ("int8", WireType::Int8)];
+    for (name, values) in [("few", numbers(7)), ("block", numbers(257)), ("odd", odd)] {
+        for (number, (wire_name, wire)) in (0u8..).zip(wires) {
+            let (mut values, mut bytes) = (values.clone(), vec![0; wire.encoded_bytes(values.len())]);
+            wire.encode_in_place(&mut values, &mut bytes);
+            seeds.push((format!("{name}-{wire_name}"), [vec![number], bytes].concat()));
         }
     }
     seeds
@@ -80,8 +79,11 @@ pub(super) fn coordinator() -> Seeds {
     let proposal = |inherited| Proposal { outcome: outcome(&[1, 2]), participants: vec![NodeId(1), NodeId(2)], inherited };
     let prepared = |round, ballot| frame(round, ballot, Message::Prepared);
     let taken = Some((Ballot { counter: 0, node: NodeId(1) }, proposal(false)));
-    let lists: Vec<(&str, Vec<(u8, Vec<u8>)>)> = vec![
-        ("round", vec![(0, contribute(now)), (1, contribute(now)), (0, prepared(now, first)), (1, prepared(now, first)), (0, contribute(next))]),
+    let lists: Vec<(&str, Pieces)> = vec![
+        (
+            "round",
+            vec![(0, contribute(now)), (1, contribute(now)), (0, prepared(now, first)), (1, prepared(now, first)), (0, contribute(next))],
+        ),
         (
             "take-over",
             vec![
@@ -90,14 +92,24 @@ pub(super) fn coordinator() -> Seeds {
                 (0, frame(now, second, Message::Decide(outcome(&[1, 2])))),
             ],
         ),
-        ("inherited", vec![(0, frame(now, second, Message::Propose(proposal(true)))), (0, frame(now, second, Message::Decide(outcome(&[1, 2]))))]),
-        ("late", vec![(0, frame(now, first, Message::Decide(outcome(&[1, 2, 3])))), (1, prepared(next, first)), (0, frame(now, first, Message::Stale))]),
+        (
+            "inherited",
+            vec![(0, frame(now, second, Message::Propose(proposal(true)))), (0, frame(now, second, Message::Decide(outcome(&[1, 2]))))],
+        ),
+        (
+            "late",
+            vec![
+                (0, frame(now, first, Message::Decide(outcome(&[1, 2, 3])))),
+                (1, prepared(next, first)),
+                (0, frame(now, first, Message::Stale)),
+            ],
+        ),
         ("promises", vec![(0, frame(now, (1, 1), Message::Promise { accepted: taken, contributed: Some(contributed()) }))]),
         ("broken", vec![(0, frame(now, first, Message::Broken(NodeId(3)))), (1, frame(now, (2, 3), Message::Stale))]),
         ("abandoned", vec![(0, frame(now, first, Message::Abandon(RefusalReason::MomentumLost { shards: 1 })))]),
         ("admitted", vec![(0, frame(now, second, Message::Admit { proposal: proposal(false), view: view() }))]),
     ];
-    let join = |list: Vec<(u8, Vec<u8>)>| list.iter().flat_map(|(sender, bytes)| piece(*sender, bytes)).collect::<Vec<_>>();
+    let join = |list: Pieces| list.iter().flat_map(|(sender, bytes)| piece(*sender, bytes)).collect::<Vec<_>>();
     lists.into_iter().map(|(name, list)| (name.to_owned(), join(list))).collect()
 }
 
@@ -129,7 +141,8 @@ pub(super) fn liveness() -> Seeds {
 
 /// Files: one key each way TOML can write it, and all keys with their defaults.
 pub(super) fn config_files() -> Seeds {
-    let defaults: String = KEYS.iter().filter(|key| !key.default.is_empty()).map(|key| format!("{} = \"{}\"\n", key.name, key.default)).collect();
+    let defaults: String =
+        KEYS.iter().filter(|key| !key.default.is_empty()).map(|key| format!("{} = \"{}\"\n", key.name, key.default)).collect();
     vec![
         named("defaults", defaults),
         named("plain", "min_nodes = 3\ntau = 12\nbeta = 0.5\npeers = [\"10.0.0.1:7400\", \"node-2:7400\"]\njoin = true\n"),
@@ -207,7 +220,10 @@ pub(super) fn trajectories() -> Seeds {
              \"shapes\":[[1,1]],\"initial\":[0.5],\"curvature\":[[1.0],[2.0]],\"target\":[[[1.0]],[[2.0]]],\"params\":[[[0.5]],[[0.25]]]}}"
         )
     };
-    vec![named("localsgd", case("localsgd", "\"localsgd_frequency\":3,")), named("sgp", case("sgp", "\"peers_per_step\":1,\"sgp_average_params\":true,"))]
+    vec![
+        named("localsgd", case("localsgd", "\"localsgd_frequency\":3,")),
+        named("sgp", case("sgp", "\"peers_per_step\":1,\"sgp_average_params\":true,")),
+    ]
 }
 
 /// The first line of every kind of event and fault in two simulated runs.

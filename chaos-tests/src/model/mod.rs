@@ -43,7 +43,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The searches of the test suite: together about half a minute.
+    /// The searches of the test suite: seconds each.
     #[must_use]
     pub fn short(threads: usize) -> Vec<Self> {
         let ballots = ballots::Setup::short().into_iter().map(|(name, setup)| (name, Subject::Ballots(setup)));
@@ -51,7 +51,7 @@ impl Config {
         Self::all(ballots.chain(rounds), threads, Duration::from_secs(600))
     }
 
-    /// Larger ones, minutes to an hour each.
+    /// Larger ones: minutes each, hours some.
     #[must_use]
     pub fn long(threads: usize) -> Vec<Self> {
         let ballots = ballots::Setup::long().into_iter().map(|(name, setup)| (name, Subject::Ballots(setup)));

@@ -6,9 +6,9 @@
 pub(crate) mod bounded;
 mod bulk;
 mod control;
-mod datagram;
 #[cfg(test)]
 mod corpora;
+mod datagram;
 #[cfg(test)]
 mod examples;
 #[cfg(test)]

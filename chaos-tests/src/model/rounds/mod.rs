@@ -24,6 +24,8 @@
 //!   waited for, grace, joiners waited for. Other orders differ in nothing: the first two are never both of use to one node (who
 //!   asks for promises leads), the grace is of use only once nobody waits for promises, and the joiners' deadline only after a
 //!   proposal, before which the grace was over if it had to be.
+//! * **A deadline passes only when that has an effect.** Only who leads reads what passed, at the end of every event: before there
+//!   is an effect nothing tells whether it passed, and "it passes, then the event" ends where "the event, then it passes" does.
 //! * **Frames of a round that is over** are dropped as soon as their receiver would neither answer nor change: rounds only grow, so
 //!   it never will.
 //! * **Who has applied the last round** is told no verdicts and no ticks. It only answers. When everybody has, the run is over.
@@ -38,7 +40,6 @@ pub use watch::Violation;
 
 use slowmo_protocol::coordinator::{RoundKind, Terms};
 use slowmo_protocol::ident::{NodeId, Round, Step as InnerStep};
-use slowmo_protocol::machine::Machine;
 use slowmo_protocol::time::{Instant, Span};
 use stateright::{Model, Property};
 
@@ -91,38 +92,36 @@ pub enum Announced {
 }
 
 impl Setup {
-    /// Three members, nothing happens to them.
+    /// Three members and two ballots of each, nothing happens to them.
     #[must_use]
     pub fn calm(rounds: &[RoundKind]) -> Self {
-        Self {
-            members: 3,
-            joins: None,
-            rounds: rounds.to_vec(),
-            counter_max: 1,
-            crashes: 0,
-            wrong_verdicts: 0,
-            late: false,
-            planted: None,
-        }
+        Self { members: 3, joins: None, rounds: rounds.to_vec(), counter_max: 1, crashes: 0, wrong_verdicts: 0, late: false, planted: None }
     }
 
     pub(super) fn short() -> Vec<(&'static str, Self)> {
         let (slow, average) = (RoundKind::Slow, RoundKind::Average);
+        let joins = Some(Announced::AtOnce);
         vec![
-            ("mwrongcrash", Self { wrong_verdicts: 1, crashes: 1, ..Self::calm(&[average]) }),
-            ("m2join", Self { joins: Some(Announced::Whenever), ..Self::calm(&[average, slow]) }),
-            ("mjoinwrong", Self { wrong_verdicts: 1, joins: Some(Announced::AtOnce), ..Self::calm(&[average]) }),
-            ("mjoin1crash", Self { crashes: 1, counter_max: 2, joins: Some(Announced::AtOnce), ..Self::calm(&[slow]) }),
-            ("m2joincrash", Self { crashes: 1, joins: Some(Announced::AtOnce), ..Self::calm(&[average, slow]) }),
-            ("m2joinWcrash", Self { crashes: 1, joins: Some(Announced::Whenever), ..Self::calm(&[average]) }),
-            ("mlatewrong", Self { late: true, wrong_verdicts: 1, ..Self::calm(&[average]) }),
-            ("m4crash", Self { members: 4, crashes: 1, ..Self::calm(&[average]) }),
+            ("3 members, 2 rounds, 1 crash", Self { crashes: 1, ..Self::calm(&[slow, average]) }),
+            ("3 members, 1 round, 1 crash, 1 join", Self { crashes: 1, joins, ..Self::calm(&[average]) }),
+            ("3 members, 1 round, 1 wrong verdict", Self { wrong_verdicts: 1, ..Self::calm(&[average]) }),
+            ("3 members, 1 round, 1 crash, 3 ballots of each", Self { crashes: 1, counter_max: 2, ..Self::calm(&[slow]) }),
         ]
     }
 
     pub(super) fn long() -> Vec<(&'static str, Self)> {
         let (slow, average) = (RoundKind::Slow, RoundKind::Average);
-        vec![("3 members, 2 rounds, 1 crash, 1 join", Self { crashes: 1, joins: Some(Announced::AtOnce), ..Self::calm(&[slow, average]) })]
+        let (joins, joins_whenever) = (Some(Announced::AtOnce), Some(Announced::Whenever));
+        vec![
+            ("3 members, 1 round, 1 crash, 1 join, 3 ballots of each", Self { crashes: 1, joins, counter_max: 2, ..Self::calm(&[slow]) }),
+            ("3 members, 1 round, 1 wrong verdict, 1 join", Self { wrong_verdicts: 1, joins, ..Self::calm(&[average]) }),
+            ("3 members, 1 round, 1 crash, a join whenever", Self { crashes: 1, joins: joins_whenever, ..Self::calm(&[average]) }),
+            ("3 members, 2 rounds, a join whenever", Self { joins: joins_whenever, ..Self::calm(&[average, slow]) }),
+            ("3 members, 1 round, 1 crash, 1 wrong verdict", Self { crashes: 1, wrong_verdicts: 1, ..Self::calm(&[average]) }),
+            ("3 members, 1 round, 1 wrong verdict, late threads", Self { wrong_verdicts: 1, late: true, ..Self::calm(&[average]) }),
+            ("3 members, 2 rounds, 1 crash, 1 join", Self { crashes: 1, joins, ..Self::calm(&[average, slow]) }),
+            ("4 members, 1 round, 1 crash", Self { members: 4, crashes: 1, ..Self::calm(&[average]) }),
+        ]
     }
 
     /// What all expect of a round.
@@ -192,7 +191,7 @@ impl Cluster {
         if node.waits_to_contribute {
             steps.push(Step::Contribute(id));
         }
-        if node.machine.next_deadline().is_some() && perform::next_tick(&mut node.machine.clone()).is_some() {
+        if node.tick.is_some() {
             steps.push(Step::Tick(id));
         }
         if self.went_on_without(state, node) {
@@ -218,7 +217,9 @@ impl Cluster {
     /// Whether a node that lives has applied a round which leaves `node` out; its membership learns of that.
     fn went_on_without(&self, state: &State, node: &shell::Node) -> bool {
         let round = node.machine.place().round;
-        let without = |other: &shell::Node| other.machine.last_outcome().is_some_and(|outcome| outcome.round >= round && !outcome.view.contains(node.id()));
+        let without = |other: &shell::Node| {
+            other.machine.last_outcome().is_some_and(|outcome| outcome.round >= round && !outcome.view.contains(node.id()))
+        };
         node.machine.view().is_some() && state.nodes.iter().any(|other| other.takes_part() && without(other))
     }
 
@@ -260,8 +261,10 @@ impl Model for Cluster {
         let mut properties = watch::invariants();
         properties.push(Property::always("nothing ends in a standstill", |model: &Self, state: &State| {
             let mut steps = Vec::new();
-            model.actions(state, &mut steps);
-            !steps.is_empty() || state.violation.is_some() || model.is_over(state) || !state.has_quorum()
+            if state.links.is_empty() {
+                model.actions(state, &mut steps);
+            }
+            !state.links.is_empty() || !steps.is_empty() || state.violation.is_some() || model.is_over(state) || !state.has_quorum()
         }));
         properties.extend(watch::possibilities(&self.setup));
         properties

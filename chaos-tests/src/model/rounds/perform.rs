@@ -32,18 +32,18 @@ pub(super) fn may_hold(setup: &Setup, state: &State, node: &Node) -> bool {
     early || node.may_hold(&state.facts)
 }
 
-/// The next deadline whose passing has an effect; those before it have passed already then.
-pub(super) fn next_tick(machine: &mut Coordinator) -> Option<Instant> {
+/// The next deadline whose passing has an effect. Only who leads acts on one.
+fn next_tick(machine: &Coordinator) -> Option<Instant> {
+    let mut machine = Some(machine).filter(|machine| machine.leads())?.clone();
     while let Some(deadline) = machine.next_deadline().filter(|deadline| *deadline < TICKS_UNTIL) {
-        let (mut next, mut out) = (machine.clone(), Outbox::default());
-        next.handle(In::Tick, deadline, &mut out);
+        let mut out = Outbox::default();
+        machine.handle(In::Tick, deadline, &mut out);
         if !out.take().is_empty() {
             return Some(deadline);
         }
-        if next == *machine {
+        if machine.next_deadline() == Some(deadline) {
             return None;
         }
-        *machine = next;
     }
     None
 }
@@ -66,10 +66,11 @@ fn perform_until(setup: &Setup, until: Round, last: &State, step: Step) -> State
 
 /// A cluster that has decided its founding; everybody is about to contribute to the first round, or did so.
 pub(super) fn founded(setup: &Setup) -> State {
-    let ids: Vec<NodeId> = (1..=setup.members).map(NodeId).collect();
+    let ids: Vec<NodeId> = (1..=setup.members.max(1)).map(NodeId).collect();
     let joiner = setup.joins.map(|_| NodeId(setup.members + 1));
     let members: Vec<_> = ids.iter().copied().map(member).collect();
-    let Ok(view) = View::new(Epoch::FOUNDING, members) else { unreachable!("the ids of the members ascend") };
+    #[allow(clippy::expect_used)]
+    let view = View::new(Epoch::FOUNDING, members).expect("at least one member, all with different ids");
     let mut state = State {
         founding: Arc::new(view.clone()),
         nodes: ids.iter().copied().chain(joiner).map(|id| Marked::new(Node::new(id, setup))).collect(),
@@ -143,7 +144,8 @@ impl Stage<'_> {
             Step::Hold(_) => self.hold(),
             Step::Contribute(_) => self.contribute(),
             Step::Tick(_) => {
-                if let Some(deadline) = next_tick(&mut self.node.machine) {
+                // Those before it pass too, without an effect.
+                if let Some(deadline) = self.node.tick {
                     self.feed(In::Tick, deadline);
                 }
             }
@@ -184,7 +186,8 @@ impl Stage<'_> {
 
     /// Puts the node back, and what follows from what it did for the others.
     fn finish(self) -> State {
-        let Self { mut state, index, node, .. } = self;
+        let Self { mut state, index, mut node, .. } = self;
+        node.tick = next_tick(&node.machine);
         let gone = !node.takes_part();
         let id = node.id();
         state.nodes[index] = Marked::new(node);

@@ -5,6 +5,7 @@ use slowmo_protocol::coordinator::{Attempt, Coordinator, In, Outcome, Plan, Publ
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId, Round};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::policy::{OnMomentumLoss, Quorum};
+use slowmo_protocol::time::Instant;
 use slowmo_protocol::view::Member;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -49,6 +50,8 @@ pub struct Node {
     pub movement: Option<Movement>,
     /// Whom it was told to be dead.
     pub lost: BTreeSet<NodeId>,
+    /// When a deadline passes next whose passing has an effect; follows from the machine.
+    pub tick: Option<Instant>,
     /// The machine as the round began, for a planted bug.
     pub saved: Option<Box<Coordinator>>,
 }
@@ -76,6 +79,7 @@ impl Node {
             waits_to_contribute: false,
             movement: None,
             lost: BTreeSet::new(),
+            tick: None,
             saved: None,
         }
     }

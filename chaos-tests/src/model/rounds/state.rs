@@ -6,7 +6,6 @@ use slowmo_protocol::coordinator::Attempt;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::view::View;
 use slowmo_protocol::wire::{Header, Message};
-use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
@@ -21,7 +20,7 @@ pub(super) struct Marked<T> {
 
 impl<T: Hash> Marked<T> {
     pub fn new(value: T) -> Self {
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = Folding::default();
         value.hash(&mut hasher);
         Self { mark: hasher.finish(), value: Arc::new(value) }
     }
@@ -33,6 +32,56 @@ impl<T: Hash> Marked<T> {
         let mut value = T::clone(&self.value);
         change(&mut value);
         *self = Self::new(value);
+    }
+}
+
+/// A fast hash of many small integers: each is multiplied into the state, whose halves are folded together.
+#[derive(Default)]
+struct Folding(u64);
+
+impl Folding {
+    /// Odd, with as many ones as zeros.
+    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+
+    fn fold(&mut self, value: u64) {
+        let product = u128::from(self.0 ^ value ^ 0xA5A5_5A5A_C3C3_3C3C) * u128::from(Self::FACTOR);
+        self.0 = (product as u64).rotate_left(23) ^ (product >> 64) as u64;
+    }
+}
+
+impl Hasher for Folding {
+    fn finish(&self) -> u64 {
+        let mut last = Self(self.0);
+        last.fold(1);
+        last.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.fold(u64::from_le_bytes(word) ^ part.len() as u64);
+        }
+    }
+
+    fn write_u8(&mut self, value: u8) {
+        self.fold(value.into());
+    }
+
+    fn write_u16(&mut self, value: u16) {
+        self.fold(value.into());
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.fold(value.into());
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.fold(value);
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.fold(value as u64);
     }
 }
 

@@ -112,7 +112,8 @@ impl State {
         let votes = self.watch.votes.get(&(round, header.ballot));
         let holds = |node: &Node| node.movement.as_ref().is_some_and(|movement| movement.held && movement.is_of(outcome));
         // The decider accepts and decides in one step, which nobody sees between.
-        let voted = |id: &NodeId| votes.is_some_and(|votes| votes.contains(id)) || (*id == decider.id() && (holds(decider) || proposal.inherited));
+        let voted =
+            |id: &NodeId| votes.is_some_and(|votes| votes.contains(id)) || (*id == decider.id() && (holds(decider) || proposal.inherited));
         if !members.iter().all(voted) {
             self.violate(Violation::DecidedWithoutVotes);
         }
@@ -226,7 +227,8 @@ pub(super) fn possibilities(setup: &Setup) -> Vec<Property<Cluster>> {
     }
     if setup.wrong_verdicts > 0 {
         all.push(Property::sometimes("a living node is left out", |_, state: &State| {
-            let left = |node: &Node| node.takes_part() && state.watch.decided.values().any(|decided| !decided.outcome.view.contains(node.id()));
+            let left =
+                |node: &Node| node.takes_part() && state.watch.decided.values().any(|decided| !decided.outcome.view.contains(node.id()));
             state.nodes.iter().any(|node| left(node))
         }));
     }

@@ -39,7 +39,8 @@ impl Coordinator {
 
     /// Whether this node leads: every lower id is dead, or was when this node began the attempt whose ballot is still the highest
     /// one here. Who returns leaves the lead to such an attempt for a while, so that attempt must go on.
-    pub(super) fn leads(&self) -> bool {
+    #[must_use]
+    pub fn leads(&self) -> bool {
         let leading = self.current.as_ref().is_some_and(|current| current.leading.is_some());
         leading || self.leader() == Some(self.me())
     }
