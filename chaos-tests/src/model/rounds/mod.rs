@@ -6,8 +6,8 @@
 //!
 //! # What is bounded
 //! The nodes, the rounds after the founding, the counter of ballots (states beyond are not entered), crashes, verdicts about nodes
-//! that live; [`Setup`] has each. Links never break while both ends live, so no `PeerUp` is told; who is stranded or crashed does
-//! not come back; nobody leaves; no stream breaks and no round times out. Those are the simulation's.
+//! that live; [`Setup`] has each. Links never break while both ends live, so no `PeerUp` is told; who is stranded does not come
+//! back, and one that crashed at most once; nobody leaves; no stream breaks and no round times out. Those are the simulation's.
 //!
 //! # What is not bounded
 //! How long anything takes: frames of one link stay in order and wait as long as they please, for ever too (which is how those of
@@ -68,11 +68,13 @@ pub struct Setup {
     pub members: u64,
     /// Whether one more node joins, and when the members know of it.
     pub joins: Option<Announced>,
+    /// Whether one member that crashed starts again, under its id, and asks to join.
+    pub restarts: bool,
     /// The rounds after the founding.
     pub rounds: Vec<RoundKind>,
     /// Largest counter of a ballot.
     pub counter_max: u64,
-    /// Nodes that stop for good, at most, joiner included.
+    /// Nodes that stop, at most, joiner included.
     pub crashes: u8,
     /// Verdicts on nodes that live, at most; each may be taken back at any time.
     pub wrong_verdicts: u8,
@@ -95,7 +97,17 @@ impl Setup {
     /// Three members and two ballots of each, nothing happens to them.
     #[must_use]
     pub fn calm(rounds: &[RoundKind]) -> Self {
-        Self { members: 3, joins: None, rounds: rounds.to_vec(), counter_max: 1, crashes: 0, wrong_verdicts: 0, late: false, planted: None }
+        Self {
+            members: 3,
+            joins: None,
+            restarts: false,
+            rounds: rounds.to_vec(),
+            counter_max: 1,
+            crashes: 0,
+            wrong_verdicts: 0,
+            late: false,
+            planted: None,
+        }
     }
 
     pub(super) fn short() -> Vec<(&'static str, Self)> {
@@ -114,6 +126,7 @@ impl Setup {
         let (joins, joins_whenever) = (Some(Announced::AtOnce), Some(Announced::Whenever));
         vec![
             ("3 members, 1 round, 1 crash, 1 join, 3 ballots of each", Self { crashes: 1, joins, counter_max: 2, ..Self::calm(&[slow]) }),
+            ("3 members, 1 round, 1 crash, 1 restart", Self { crashes: 1, restarts: true, ..Self::calm(&[average]) }),
             ("3 members, 1 round, 1 wrong verdict, 1 join", Self { wrong_verdicts: 1, joins, ..Self::calm(&[average]) }),
             ("3 members, 1 round, 1 crash, a join whenever", Self { crashes: 1, joins: joins_whenever, ..Self::calm(&[average]) }),
             ("3 members, 2 rounds, a join whenever", Self { joins: joins_whenever, ..Self::calm(&[average, slow]) }),
@@ -156,8 +169,10 @@ pub enum Step {
     Resign(NodeId),
     /// A member learns that the joiner is ready.
     Announce(NodeId),
-    /// A node stops for good.
+    /// A node stops; for good, unless it starts again.
     Crash(NodeId),
+    /// A node that crashed starts again, knowing nothing.
+    Restart(NodeId),
     /// Planted: a node is what it was when its round began.
     Forget(NodeId),
 }
@@ -204,11 +219,11 @@ impl Cluster {
             steps.push(Step::Forget(id));
         }
         for other in state.nodes.iter().filter(|other| other.id() != id && node.watches(other)) {
-            let told = node.lost.contains(&other.id());
-            if !told && (!other.takes_part() || state.wrong_verdicts < setup.wrong_verdicts) {
+            let told = node.lost.contains(&(other.id(), node.start_of(other)));
+            if !told && (!node.knows_start_of(other) || !other.takes_part() || state.wrong_verdicts < setup.wrong_verdicts) {
                 steps.push(Step::Lost(id, other.id()));
             }
-            if told && other.takes_part() {
+            if told && node.knows_start_of(other) && other.takes_part() {
                 steps.push(Step::Back(id, other.id()));
             }
         }
@@ -218,7 +233,10 @@ impl Cluster {
     fn went_on_without(&self, state: &State, node: &shell::Node) -> bool {
         let round = node.machine.place().round;
         let without = |other: &shell::Node| {
-            other.machine.last_outcome().is_some_and(|outcome| outcome.round >= round && !outcome.view.contains(node.id()))
+            other
+                .machine
+                .last_outcome()
+                .is_some_and(|outcome| outcome.round >= round && outcome.view.member(node.id()) != Some(&node.member))
         };
         node.machine.view().is_some() && state.nodes.iter().any(|other| other.takes_part() && without(other))
     }
@@ -245,6 +263,9 @@ impl Model for Cluster {
         steps.extend(state.links.keys().map(|(from, to)| Step::Deliver(*from, *to)));
         for node in state.nodes.iter().filter(|node| node.takes_part()) {
             self.steps_of(state, node, steps);
+        }
+        if self.setup.restarts && state.restarted.is_none() {
+            steps.extend(state.nodes.iter().filter(|node| !node.alive).map(|node| Step::Restart(node.id())));
         }
     }
 

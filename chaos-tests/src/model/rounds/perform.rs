@@ -1,6 +1,6 @@
 //! Carries out steps: hands an event to a machine, executes its effects, lets the checks see both.
 
-use super::shell::{CLUSTER, INCARNATION, Movement, Node, member};
+use super::shell::{CLUSTER, Movement, Node, STARTS, member};
 use super::state::{Letter, Marked, State};
 use super::watch::{Violation, Watch};
 use super::{Announced, Planted, Setup, Step, TICKS_UNTIL};
@@ -56,7 +56,8 @@ pub(super) fn perform(setup: &Setup, last: &State, step: Step) -> State {
 fn perform_until(setup: &Setup, until: Round, last: &State, step: Step) -> State {
     let actor = match step {
         Step::Deliver(_, id) | Step::Hold(id) | Step::Contribute(id) | Step::Tick(id) => id,
-        Step::Lost(id, _) | Step::Back(id, _) | Step::Resign(id) | Step::Announce(id) | Step::Crash(id) | Step::Forget(id) => id,
+        Step::Lost(id, _) | Step::Back(id, _) | Step::Resign(id) | Step::Announce(id) => id,
+        Step::Crash(id) | Step::Restart(id) | Step::Forget(id) => id,
     };
     let Some((index, node)) = last.take(actor) else { return last.clone() };
     let mut stage = Stage { setup, until, state: last.clone(), index, node };
@@ -68,18 +69,20 @@ fn perform_until(setup: &Setup, until: Round, last: &State, step: Step) -> State
 pub(super) fn founded(setup: &Setup) -> State {
     let ids: Vec<NodeId> = (1..=setup.members.max(1)).map(NodeId).collect();
     let joiner = setup.joins.map(|_| NodeId(setup.members + 1));
-    let members: Vec<_> = ids.iter().copied().map(member).collect();
+    let members: Vec<_> = ids.iter().map(|id| member(*id, STARTS[0])).collect();
     #[allow(clippy::expect_used)]
     let view = View::new(Epoch::FOUNDING, members).expect("at least one member, all with different ids");
     let mut state = State {
         founding: Arc::new(view.clone()),
-        nodes: ids.iter().copied().chain(joiner).map(|id| Marked::new(Node::new(id, setup))).collect(),
+        nodes: ids.iter().copied().chain(joiner).map(|id| Marked::new(Node::new(id, STARTS[0], setup))).collect(),
         links: BTreeMap::new(),
         facts: Marked::new(BTreeMap::new()),
         watch: Marked::new(Watch::default()),
         crashes: 0,
         wrong_verdicts: 0,
+        joiner: joiner.map(|id| member(id, STARTS[0])),
         unannounced: BTreeSet::new(),
+        restarted: None,
         forgot: false,
         violation: None,
     };
@@ -154,25 +157,33 @@ impl Stage<'_> {
                 self.feed(In::Resign, NOW);
             }
             Step::Lost(_, other) => {
-                let wrong = self.state.node(other).is_some_and(Node::takes_part);
+                let Some(found) = self.state.node(other) else { return };
+                let (start, wrong) = (self.node.start_of(found), found.takes_part() && self.node.knows_start_of(found));
                 self.state.wrong_verdicts += u8::from(wrong);
-                self.node.lost.insert(other);
-                self.feed(In::Lost(other, INCARNATION), NOW);
+                self.node.lost.insert((other, start));
+                self.feed(In::Lost(other, start), NOW);
             }
             Step::Back(_, other) => {
-                self.node.lost.remove(&other);
+                self.node.lost.retain(|(id, _)| *id != other);
                 self.feed(In::Back(other), NOW);
             }
             Step::Announce(id) => {
                 self.state.unannounced.remove(&id);
                 let epoch = self.node.machine.place().epoch;
-                let members = vec![member(NodeId(self.setup.members + 1))];
+                let members = self.state.joiner.iter().cloned().collect();
                 self.feed(In::Joiners { epoch, members }, NOW);
             }
             Step::Crash(id) => {
                 self.state.crashes += 1;
                 self.node.alive = false;
                 self.state.links.retain(|(_, to), _| *to != id);
+            }
+            Step::Restart(id) => {
+                self.node = Node::new(id, STARTS[1], self.setup);
+                (self.state.restarted, self.state.joiner) = (Some(id), Some(self.node.member.clone()));
+                let others = self.state.nodes.iter().filter(|node| node.takes_part() && node.machine.view().is_some());
+                self.state.unannounced = others.map(|node| node.id()).collect();
+                self.contribute();
             }
             Step::Forget(_) => {
                 self.state.forgot = true;
@@ -277,7 +288,7 @@ impl Stage<'_> {
 
     fn begin_round(&mut self, round: Round) {
         self.node.waits_to_contribute = round <= self.until;
-        self.node.lost.retain(|id| self.node.machine.view().is_some_and(|view| view.contains(*id)));
+        self.node.lost.retain(|(id, _)| self.node.machine.view().is_some_and(|view| view.contains(*id)));
         if self.setup.planted == Some(Planted::ForgetsVotes) {
             self.node.saved = Some(Box::new(self.node.machine.clone()));
         }

@@ -11,9 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// All nodes are of one cluster and were started once.
+/// All nodes are of one cluster.
 pub const CLUSTER: ClusterId = ClusterId(1);
-pub const INCARNATION: Incarnation = Incarnation(1);
+/// The first start of a node, and the one after a crash.
+pub const STARTS: [Incarnation; 2] = [Incarnation(1), Incarnation(2)];
 
 /// What one node sent in one attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -49,7 +50,7 @@ pub struct Node {
     pub waits_to_contribute: bool,
     pub movement: Option<Movement>,
     /// Whom it was told to be dead.
-    pub lost: BTreeSet<NodeId>,
+    pub lost: BTreeSet<(NodeId, Incarnation)>,
     /// When a deadline passes next whose passing has an effect; follows from the machine.
     pub tick: Option<Instant>,
     /// The machine as the round began, for a planted bug.
@@ -57,8 +58,8 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(id: NodeId, setup: &Setup) -> Self {
-        let identity = Identity { cluster: CLUSTER, node: id, incarnation: INCARNATION };
+    pub fn new(id: NodeId, incarnation: Incarnation, setup: &Setup) -> Self {
+        let identity = Identity { cluster: CLUSTER, node: id, incarnation };
         let survivors = setup.planted == Some(Planted::DecidesWithoutQuorum);
         let settings = Settings {
             identity,
@@ -73,7 +74,7 @@ impl Node {
         };
         Self {
             machine: Coordinator::new(settings),
-            member: member(id),
+            member: member(id, incarnation),
             alive: true,
             stranded: false,
             waits_to_contribute: false,
@@ -100,6 +101,17 @@ impl Node {
     pub fn watches(&self, other: &Self) -> bool {
         let joins = || self.machine.joiners().any(|joiner| joiner == other.id());
         self.machine.view().is_some_and(|view| view.contains(other.id()) || joins())
+    }
+
+    /// Which start of `other` this node has in its view; of one that is not in it, the one there is.
+    pub fn start_of(&self, other: &Self) -> Incarnation {
+        let known = self.machine.view().and_then(|view| view.member(other.id()));
+        known.map_or(other.member.incarnation, |member| member.incarnation)
+    }
+
+    /// Whether that start is the one there is.
+    pub fn knows_start_of(&self, other: &Self) -> bool {
+        self.start_of(other) == other.member.incarnation
     }
 
     /// Whether everything was sent that this node must hold in the open attempt.
@@ -130,6 +142,6 @@ impl Node {
     }
 }
 
-pub fn member(id: NodeId) -> Member {
-    Member { id, incarnation: INCARNATION, address: SocketAddr::from(([127, 0, 0, 1], 1)), devices: 1 }
+pub fn member(id: NodeId, incarnation: Incarnation) -> Member {
+    Member { id, incarnation, address: SocketAddr::from(([127, 0, 0, 1], 1)), devices: 1 }
 }

@@ -4,7 +4,7 @@ use super::shell::{Fact, Node};
 use super::watch::{Violation, Watch};
 use slowmo_protocol::coordinator::Attempt;
 use slowmo_protocol::ident::NodeId;
-use slowmo_protocol::view::View;
+use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{Header, Message};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -124,8 +124,12 @@ pub struct State {
     pub(super) watch: Marked<Watch>,
     pub(super) crashes: u8,
     pub(super) wrong_verdicts: u8,
+    /// Who joins: a new node, or one that crashed.
+    pub(super) joiner: Option<Member>,
     /// Members that do not know of the joiner yet.
     pub(super) unannounced: BTreeSet<NodeId>,
+    /// Who crashed and started again.
+    pub(super) restarted: Option<NodeId>,
     /// A planted bug struck.
     pub(super) forgot: bool,
     pub(super) violation: Option<Violation>,

@@ -5,7 +5,7 @@ use super::state::State;
 use super::{Cluster, Setup};
 use slowmo_protocol::coordinator::{Attempt, Outcome, Proposal};
 use slowmo_protocol::ident::{Ballot, NodeId, Round};
-use slowmo_protocol::view::View;
+use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{Header, Message};
 use stateright::Property;
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,14 +117,16 @@ impl State {
         if !members.iter().all(voted) {
             self.violate(Violation::DecidedWithoutVotes);
         }
-        let safe = |id: NodeId| {
-            let node = if id == decider.id() { Some(decider) } else { self.node(id) };
-            node.is_none_or(|node| !node.takes_part() || holds(node))
+        // One that crashed and started again is another node.
+        let safe = |member: &Member| {
+            let node = if member.id == decider.id() { Some(decider) } else { self.node(member.id) };
+            node.is_none_or(|node| !node.takes_part() || node.member != *member || holds(node))
         };
         // Members that an inherited outcome reached without its data join again; joiners hold it before anybody accepts.
-        let joins = |id: NodeId| !self.view_of(round).contains(id);
-        let joiners_hold = proposal.joiners().filter(|joiner| joins(joiner.id)).all(|joiner| safe(joiner.id));
-        let members_hold = proposal.inherited || members.iter().all(|id| safe(*id));
+        let view = self.view_of(round);
+        let joins = |joiner: &&Member| view.member(joiner.id) != Some(*joiner);
+        let joiners_hold = proposal.joiners().filter(joins).all(safe);
+        let members_hold = proposal.inherited || members.iter().filter_map(|id| view.member(*id)).all(safe);
         let somebody_holds = members.iter().any(|id| if *id == decider.id() { holds(decider) } else { self.node(*id).is_some_and(holds) });
         if !(joiners_hold && members_hold && somebody_holds) {
             self.violate(Violation::DecidedWithoutData);
@@ -219,10 +221,12 @@ pub(super) fn possibilities(setup: &Setup) -> Vec<Property<Cluster>> {
             crashed(state).next().is_some() && model.is_over(state)
         }));
     }
-    if setup.joins.is_some() {
-        all.push(Property::sometimes("the joiner is a member", |model: &Cluster, state: &State| {
-            let joiner = NodeId(model.setup.members + 1);
-            state.node(joiner).is_some_and(|node| node.machine.view().is_some_and(|view| view.contains(joiner)))
+    if setup.joins.is_some() || setup.restarts {
+        all.push(Property::sometimes("the joiner is a member", |_, state: &State| {
+            let joined = |joiner: &Member| {
+                state.node(joiner.id).is_some_and(|node| node.machine.view().is_some_and(|view| view.member(joiner.id) == Some(joiner)))
+            };
+            state.joiner.as_ref().is_some_and(joined)
         }));
     }
     if setup.wrong_verdicts > 0 {
