@@ -106,7 +106,7 @@ impl World {
     fn stream_failed(&mut self, at: Process, other: NodeId, stream: &Stream, delay: u64) {
         let mail = match stream.content {
             Content::Gossip(step, ..) => Mail::Gossip(ToGossip::Sent((other, step), false)),
-            _ => Mail::Rounds(ToRounds::Broken(Attempt { round: stream.header.round, ballot: stream.header.ballot }, other)),
+            _ => Mail::Rounds(ToRounds::Broken(Attempt::of(&stream.header), other)),
         };
         self.tell(at, mail, delay);
     }
