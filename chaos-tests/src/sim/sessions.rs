@@ -174,12 +174,13 @@ impl World {
         }
     }
 
-    /// A process says goodbye to all whom it can reach.
+    /// A process says goodbye to all whom it can reach, behind everything that it has sent.
     pub(super) fn depart(&mut self, process: Process) {
         let peers: Vec<Process> = self.network.sessions[process].values().map(|session| session.peer).collect();
         for peer in peers {
             if self.processes[peer].alive && !self.network.is_cut(self.id(process), self.id(peer)) {
-                let at = self.travel(process, peer, 0);
+                let sent = self.network.connection(process, peer).map_or(0, |connection| connection.last);
+                let at = self.travel(process, peer, 0).max(sent + 1);
                 self.at(at, Event::Closed(peer, process, true));
             }
         }
