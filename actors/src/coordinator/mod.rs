@@ -169,7 +169,7 @@ impl CoordinatorState {
             tracing::debug!(from = %header.sender, round = header.round.0, "a round's stream was refused: it is stale or foreign");
             return;
         };
-        if !self.streams.deliver((header.round, header.ballot, kind, header.sender), arrived) {
+        if !self.streams.deliver((Attempt::of(&header), kind, header.sender), arrived) {
             tracing::warn!(from = %header.sender, round = header.round.0, ?kind, "a round's stream was refused: it came twice");
         }
     }
@@ -204,7 +204,7 @@ impl CoordinatorState {
             match effect {
                 Effect::Send { to, frame } => self.context.send_frame(to, &frame),
                 Effect::Open(plan) => {
-                    self.streams.forget_below((plan.attempt.round, plan.attempt.ballot, StreamKind::Contribution, NodeId(0)));
+                    self.streams.forget_below((plan.attempt, StreamKind::Contribution, NodeId(0)));
                     let mut contributed = self.contributed.take();
                     // The earlier attempt ends here, and its streams with it.
                     self.round = None;

@@ -12,7 +12,7 @@ use crate::streams::{Arrived, StreamInbox};
 use ractor::ActorRef;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Attempt, Donation, Plan, Publication};
-use slowmo_protocol::ident::{Ballot, NodeId, Round, ShardId};
+use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::wire::{Bulk, Contribution};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,8 +21,8 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-/// Which of a round's streams: round, ballot, content, sender.
-pub type StreamKey = (Round, Ballot, StreamKind, NodeId);
+/// Which of a round's streams: attempt, content, sender.
+pub type StreamKey = (Attempt, StreamKind, NodeId);
 
 /// The contents of a round's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -194,7 +194,7 @@ impl Starter<'_> {
     }
 
     fn expect(&mut self, plan: &Plan, kind: StreamKind, from: NodeId) -> oneshot::Receiver<Arrived> {
-        self.streams.expect((plan.attempt.round, plan.attempt.ballot, kind, from))
+        self.streams.expect((plan.attempt, kind, from))
     }
 
     fn contribute(&self, plan: &Arc<Plan>, own: &Contributed, tasks: &mut JoinSet<()>) {

@@ -78,11 +78,13 @@ fn main() -> anyhow::Result<ExitCode> {
         found.runs as f64 / seconds
     );
     print_coverage(&found.coverage);
-    if arguments.all && !found.failures.is_empty() {
-        println!("failing seeds: {:?}", found.failures);
+    if arguments.all {
+        for (seed, violation) in &found.failures {
+            println!("seed {seed}: {} at {} ms: {}", violation.invariant, violation.at.0 / 1000, violation.what);
+        }
     }
     match found.failures.first() {
-        Some(first) => show(&arguments, search::seed(*first, &arguments.nodes, Look::default())),
+        Some((first, _)) => show(&arguments, search::seed(*first, &arguments.nodes, Look::default())),
         None => Ok(ExitCode::SUCCESS),
     }
 }

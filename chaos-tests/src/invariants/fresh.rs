@@ -20,9 +20,8 @@ impl Invariant for Fresh {
         let decided = &known.decided;
         let round = decided.place.round;
         if decided.kind == RoundKind::Found {
-            let lowest = decided.members.first().map(|start| start.node);
-            let founder = decided.contributors.first().copied();
-            let right = decided.contributors.len() == 1 && founder == lowest;
+            let founder = decided.participants.first().copied();
+            let right = decided.contributors.iter().copied().eq(founder);
             return if right { Ok(()) } else { Err(format!("{round} was founded by {:?}", decided.contributors)) };
         }
         let Some(before) = history.parameters_before(decided).map(|known| known.decided.place) else { return Ok(()) };

@@ -4,8 +4,9 @@ use super::history::{Contribution, Known};
 use super::{Checked, History, Invariant};
 use crate::trace::{Decided, Event, Held, Line, Place};
 use slowmo_protocol::coordinator::RoundKind;
+use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::shards::Layout;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// `β` of every run whose trace has values.
 const BETA: f64 = 0.5;
@@ -22,6 +23,8 @@ struct State {
 #[derive(Default)]
 pub struct MomentumMatches {
     states: BTreeMap<Place, State>,
+    /// Who holds which shards after a round.
+    holders: BTreeMap<Place, BTreeMap<ShardId, BTreeSet<NodeId>>>,
     checked: u64,
 }
 
@@ -38,6 +41,9 @@ impl Invariant for MomentumMatches {
         if let Some(known) = history.new_outcome() {
             let state = self.compute(known, history)?;
             self.states.insert(decided.place, state);
+        }
+        for held in holds {
+            self.holders.entry(decided.place).or_default().entry(held.shard).or_default().insert(start.node);
         }
         let Some(state) = self.states.get(&decided.place) else { return Ok(()) };
         self.checked += 1;
@@ -71,12 +77,13 @@ impl MomentumMatches {
         let before = history.before(decided).and_then(|known| self.states.get(&known.decided.place));
         let (mut anchor, mut momentum) =
             before.map_or_else(|| (values.clone(), vec![0.0; values.len()]), |state| (state.anchor.clone(), state.momentum.clone()));
+        let lost = self.lost(decided, history)?;
         if decided.kind == RoundKind::Slow {
             let layout = Layout::new(values.len());
             for shard in layout.shards() {
                 for index in layout.range(shard) {
                     let step = || slow_step(values[index], anchor[index], momentum[index], f64::from(decided.gamma));
-                    (values[index], momentum[index]) = if decided.lost.contains(&shard) { (values[index], 0.0) } else { step() };
+                    (values[index], momentum[index]) = if lost.contains(&shard) { (values[index], 0.0) } else { step() };
                 }
             }
         }
@@ -84,6 +91,25 @@ impl MomentumMatches {
             anchor.clone_from(&values);
         }
         Ok(State { values, anchor, momentum })
+    }
+
+    /// The shards of which nobody who took part had the state; how many of them are new must be what was decided.
+    fn lost(&self, decided: &Decided, history: &History) -> Result<BTreeSet<ShardId>, String> {
+        let Some(before) = history.before(decided).map(|known| &known.decided) else { return Ok(BTreeSet::new()) };
+        let Some(holders) = self.holders.get(&before.place) else { return Ok(BTreeSet::new()) };
+        let is_held = |shard: &ShardId| {
+            let holders = holders.get(shard);
+            holders.is_some_and(|holders| decided.participants.iter().any(|node| holders.contains(node)))
+        };
+        let shards = Layout::new(self.states.get(&before.place).map_or(0, |state| state.anchor.len())).shards();
+        let lost: BTreeSet<ShardId> = shards.filter(|shard| !is_held(shard)).collect();
+        let new = lost.iter().filter(|shard| !before.absent.contains(shard)).count() as u64;
+        let counted = decided.momentum_lost.checked_sub(before.momentum_lost);
+        let sharded = history.setup().is_some_and(|setup| setup.sharded);
+        if sharded && counted != Some(new) {
+            return Err(format!("{} counts {counted:?} shards whose momentum is lost, and it is that of {lost:?}", decided.place.round));
+        }
+        Ok(lost)
     }
 }
 

@@ -22,7 +22,9 @@ impl Invariant for OneOutcome {
             return Ok(());
         }
         let (round, node) = (decided.place.round, start.node);
-        Err(format!("two outcomes of {round}: {node} applies {decided:?}, others applied {:?}", known.decided))
+        let (one, other) = (format!("{decided:?}"), format!("{:?}", known.decided));
+        let same = one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count();
+        Err(format!("two outcomes of {round}: {node} applies …{}, others applied …{}", &one[same..], &other[same..]))
     }
 
     fn finish(&mut self, _: &History) -> Result<Checked, String> {

@@ -51,6 +51,7 @@ impl World {
             return connection.held.push_back(packet);
         }
         connection.in_order = at.max(connection.in_order);
+        connection.last = connection.last.max(connection.in_order);
         let (at, number) = (connection.in_order, connection.number);
         self.at(at, Event::Packet { from, to: peer, connection: number, packet });
     }
@@ -92,6 +93,7 @@ impl World {
         let at = self.travel_surely(from, peer, self.config.parameters as u64 * VALUE_BYTES);
         let Some(connection) = self.network.connections.get_mut(&(from, peer)) else { return };
         connection.streams.insert(number);
+        connection.last = connection.last.max(at);
         let on = connection.number;
         // Some transports say that it is sent when they have taken it, others when it has arrived.
         if let Content::Gossip(step, ..) = stream.content
@@ -106,7 +108,7 @@ impl World {
     fn stream_failed(&mut self, at: Process, other: NodeId, stream: &Stream, delay: u64) {
         let mail = match stream.content {
             Content::Gossip(step, ..) => Mail::Gossip(ToGossip::Sent((other, step), false)),
-            _ => Mail::Rounds(ToRounds::Broken(Attempt { round: stream.header.round, ballot: stream.header.ballot }, other)),
+            _ => Mail::Rounds(ToRounds::Broken(Attempt::of(&stream.header), other)),
         };
         self.tell(at, mail, delay);
     }
@@ -182,6 +184,7 @@ impl World {
             let Some(connection) = self.network.connections.get_mut(&(one, other)) else { continue };
             let held: VecDeque<Packet> = std::mem::take(&mut connection.held);
             connection.in_order = connection.in_order.max(again);
+            connection.last = connection.last.max(connection.in_order);
             let (at, number) = (connection.in_order, connection.number);
             for packet in held {
                 self.at(at, Event::Packet { from: one, to: other, connection: number, packet });

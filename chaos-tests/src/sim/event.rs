@@ -38,8 +38,17 @@ pub enum Event {
     Search(Process),
     /// A process looks whether its connections live.
     Look(Process),
-    /// The other end has closed the connections; whether it left on purpose.
-    Closed(Process, Process, bool),
+    /// The other end has closed its connections.
+    Closed {
+        /// Who hears of it.
+        at: Process,
+        /// Who closed them.
+        peer: Process,
+        /// It left on purpose.
+        departed: bool,
+        /// Which connections: others may have taken their place.
+        connections: [Option<u64>; 2],
+    },
     /// A fault, by its place in the schedule.
     Fault(usize),
     /// From now on nothing goes wrong.

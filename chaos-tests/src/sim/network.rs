@@ -44,6 +44,8 @@ pub struct Connection {
     pub number: u64,
     /// When the last control frame arrives.
     pub in_order: u64,
+    /// When the last of all arrives.
+    pub last: u64,
     /// What a cut holds back, oldest first.
     pub held: VecDeque<Packet>,
     /// Streams that their sender has not heard the end of.

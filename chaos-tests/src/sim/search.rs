@@ -3,6 +3,7 @@
 use super::config::Config;
 use super::coverage::Coverage;
 use super::{Look, Report, run, schedule};
+use crate::invariants::Violation;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,8 +19,8 @@ pub struct Found {
     pub rounds: u64,
     /// Events that were simulated.
     pub events: u64,
-    /// Seeds that broke a rule, ascending.
-    pub failures: Vec<u64>,
+    /// Seeds that broke a rule, ascending, and which.
+    pub failures: Vec<(u64, Violation)>,
 }
 
 /// How to search.
@@ -67,7 +68,7 @@ pub fn search(search: &Search, progress: &(dyn Fn(u64) + Sync)) -> Found {
         }
     });
     let mut found = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    found.failures.sort_unstable();
+    found.failures.sort_by_key(|(seed, _)| *seed);
     found
 }
 
@@ -77,9 +78,7 @@ impl Found {
         self.rounds += report.rounds;
         self.events += report.events;
         self.coverage.add(&report.coverage);
-        if report.violation.is_some() {
-            self.failures.push(seed);
-        }
+        self.failures.extend(report.violation.clone().map(|violation| (seed, violation)));
     }
 
     fn add(&mut self, other: Self) {

@@ -156,11 +156,28 @@ impl World {
         if self.network.sessions[at].get(&self.id(peer)).is_none_or(|session| session.peer != peer) {
             return;
         }
+        // Whoever is told so by the other end need not tell it.
         if self.passes(at, peer) && !departed {
-            let delay = self.travel(at, peer, 0);
-            self.at(delay, Event::Closed(peer, at, false));
+            let (arrives, connections) = (self.travel(at, peer, 0), self.connections_of(at, peer));
+            self.at(arrives, Event::Closed { at: peer, peer: at, departed: false, connections });
         }
         self.close_session(at, peer, departed);
+    }
+
+    /// The connections that a process has with a peer: the one that it dialed, and the one that it accepted.
+    fn connections_of(&self, at: Process, peer: Process) -> [Option<u64>; 2] {
+        let dialed = self.network.connection(at, peer).map(|connection| connection.number);
+        let session = self.network.sessions[at].get(&self.id(peer)).filter(|session| session.peer == peer);
+        [dialed, session.and_then(|session| session.accepted)]
+    }
+
+    /// The other end has closed connections, if this end has not others already.
+    pub(super) fn hear_closed(&mut self, at: Process, peer: Process, departed: bool, [theirs, ours]: [Option<u64>; 2]) {
+        let [dialed, accepted] = self.connections_of(at, peer);
+        let same = (accepted.is_some() && accepted == theirs) || (dialed.is_some() && dialed == ours);
+        if same {
+            self.end_session(at, peer, departed);
+        }
     }
 
     fn close_session(&mut self, at: Process, peer: Process, departed: bool) {
@@ -174,13 +191,15 @@ impl World {
         }
     }
 
-    /// A process says goodbye to all whom it can reach.
+    /// A process says goodbye to all whom it can reach, behind everything that it has sent.
     pub(super) fn depart(&mut self, process: Process) {
         let peers: Vec<Process> = self.network.sessions[process].values().map(|session| session.peer).collect();
         for peer in peers {
             if self.processes[peer].alive && !self.network.is_cut(self.id(process), self.id(peer)) {
-                let at = self.travel(process, peer, 0);
-                self.at(at, Event::Closed(peer, process, true));
+                let sent = self.network.connection(process, peer).map_or(0, |connection| connection.last);
+                let at = self.travel(process, peer, 0).max(sent + 1);
+                let connections = self.connections_of(process, peer);
+                self.at(at, Event::Closed { at: peer, peer: process, departed: true, connections });
             }
         }
     }

@@ -135,12 +135,7 @@ impl World {
 
     fn step(&mut self, event: Event) {
         match event {
-            Event::Mail(to, ..)
-            | Event::Packet { to, .. }
-            | Event::Dial(to, ..)
-            | Event::Search(to)
-            | Event::Look(to)
-            | Event::Closed(to, ..)
+            Event::Mail(to, ..) | Event::Packet { to, .. } | Event::Dial(to, ..) | Event::Search(to) | Event::Look(to) | Event::Closed { at: to, .. }
                 if self.is_paused(to) =>
             {
                 let wakes = self.processes[to].paused_until;
@@ -159,7 +154,7 @@ impl World {
             Event::Dial(process, address, give_up) => self.dial_once(process, address, give_up),
             Event::Search(process) => self.search(process),
             Event::Look(process) => self.look(process),
-            Event::Closed(at, peer, departed) => self.end_session(at, peer, departed),
+            Event::Closed { at, peer, departed, connections } => self.hear_closed(at, peer, departed, connections),
             Event::Fault(index) => self.fault(index),
             Event::Quiet => self.fall_quiet(),
         }

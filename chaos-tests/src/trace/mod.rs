@@ -100,8 +100,6 @@ pub struct Decided {
     pub epoch: Epoch,
     /// The members of the next view, ascending by node.
     pub next: Vec<Start>,
-    /// Shards whose momentum this round restarted at zero.
-    pub lost: Vec<ShardId>,
     /// Shards without a holder after this round.
     pub absent: Vec<ShardId>,
     /// Shards whose momentum restarted at zero since the founding.
@@ -243,7 +241,6 @@ impl Decided {
             members,
             epoch: outcome.view.epoch(),
             next: next.collect(),
-            lost: Vec::new(),
             absent: outcome.absent.clone(),
             momentum_lost: outcome.momentum_lost,
         }

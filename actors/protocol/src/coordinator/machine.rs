@@ -71,6 +71,8 @@ pub struct Coordinator {
     slow_joiners: SlowJoiners,
     leaving: BTreeMap<NodeId, (Incarnation, bool)>,
     early: Early,
+    /// This node took part in a founding that gave way to another: streams of that other one may have been refused meanwhile.
+    refounds: bool,
     waiting: Option<String>,
     stopped: Option<RoundError>,
 }
@@ -135,6 +137,7 @@ impl Coordinator {
             slow_joiners: SlowJoiners::default(),
             leaving: BTreeMap::new(),
             early: Early::default(),
+            refounds: false,
             waiting: None,
             stopped: None,
         }
@@ -164,12 +167,16 @@ impl Coordinator {
         if self.history.is_some() {
             return;
         }
+        let first = Some(view.lowest()).filter(|lowest| *lowest != self.me());
         self.current = Some(Current::new(self.me(), &view));
         self.history = Some(History::founding(view, lineage));
         if let Some(mine) = self.mine.clone() {
             self.begin_contribution(mine, now, out);
         }
         self.replay(now, out);
+        if let Some(leader) = first.filter(|_| std::mem::take(&mut self.refounds)) {
+            self.ask_for_another_attempt(leader, out);
+        }
     }
 
     fn begin_contribution(&mut self, mine: Contributed, now: Instant, out: &mut Outbox<Effect>) {
@@ -263,6 +270,7 @@ impl Coordinator {
     /// The others went on without this node.
     fn resign(&mut self, out: &mut Outbox<Effect>) {
         self.discard(out);
+        self.refounds |= self.history.as_ref().is_some_and(|history| history.round == Round::FOUNDING && !history.joining);
         (self.history, self.current) = (None, None);
         self.early = Early::default();
         self.joiners.clear();

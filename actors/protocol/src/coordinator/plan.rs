@@ -5,9 +5,10 @@
 //! round's first ballot everybody starts the plan at once, and the publication follows with the leader's proposal.
 
 use super::outcome::{Outcome, RoundKind, Terms};
-use crate::ident::{Ballot, NodeId, Round, ShardId};
+use crate::ident::{Ballot, Lineage, NodeId, Round, ShardId};
 use crate::machine::Place;
 use crate::shards::{Layout, ShardMap};
+use crate::wire::Header;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -18,6 +19,16 @@ pub struct Attempt {
     pub round: Round,
     /// Under which ballot.
     pub ballot: Ballot,
+    /// In which history: foundings that compete, and histories that parted, use the same rounds and ballots.
+    pub lineage: Lineage,
+}
+
+impl Attempt {
+    /// The attempt that a frame or stream of this header belongs to.
+    #[must_use]
+    pub fn of(header: &Header) -> Self {
+        Self { round: header.round, ballot: header.ballot, lineage: header.lineage }
+    }
 }
 
 /// The reduction of one round as one node sees it.
@@ -54,7 +65,7 @@ impl Plan {
     ) -> Self {
         let owner = |shard: ShardId| first_of(map.holders(shard), &participants).unwrap_or_else(|| stand_in(shard, &participants, me));
         let owners = layout.shards().map(owner).collect();
-        let attempt = Attempt { round: place.round, ballot: place.ballot };
+        let attempt = Attempt { round: place.round, ballot: place.ballot, lineage: place.lineage };
         Self { me, attempt, place, terms, contributors, participants, layout, owners }
     }
 

@@ -43,7 +43,7 @@ impl Parked {
             Content::Buffers(_) => 3,
             Content::Gossip(..) => return,
         };
-        let attempt = Attempt { round: stream.header.round, ballot: stream.header.ballot };
+        let attempt = Attempt::of(&stream.header);
         self.0.entry((attempt, kind, stream.header.sender)).or_insert(stream.content);
     }
 
@@ -109,8 +109,6 @@ pub struct Applied {
     pub values: Values,
     /// A donor's buffers.
     pub donated: Option<Values>,
-    /// Shards whose momentum restarted.
-    pub lost: Vec<ShardId>,
 }
 
 impl Moving {
@@ -198,7 +196,7 @@ impl Moving {
 
     /// Installs the decided outcome.
     pub fn finish(self, outcome: &Outcome, shards: &mut Shards, me: NodeId) -> Applied {
-        let Some(publication) = self.publication else { return Applied { values: Values::default(), donated: None, lost: Vec::new() } };
+        let Some(publication) = self.publication else { return Applied { values: Values::default(), donated: None } };
         let values: Vec<f64> = self.values.into_values().flatten().collect();
         let mut next = BTreeMap::new();
         for shard in &publication.holds {
@@ -216,7 +214,7 @@ impl Moving {
         }
         shards.0 = next;
         let donated = publication.donor_to(me).and(self.buffers);
-        Applied { values: Arc::new(values), donated, lost: publication.lost.clone() }
+        Applied { values: Arc::new(values), donated }
     }
 }
 

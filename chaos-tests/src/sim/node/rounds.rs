@@ -220,9 +220,9 @@ impl RoundsPart {
         let began_in = moving.plan.place.lineage;
         let participants = moving.plan.participants.clone();
         self.contributed = None;
-        let Applied { values, donated, lost } = moving.finish(&outcome, &mut self.shards, self.start.node);
+        let Applied { values, donated } = moving.finish(&outcome, &mut self.shards, self.start.node);
         self.applied += 1;
-        self.record(&outcome, began_in, &members, (participants, lost, drained), &values, wishes);
+        self.record(&outcome, began_in, &members, (participants, drained), &values, wishes);
         let next = outcome.round.next();
         let another = outcome.view.epoch() != self.epoch || outcome.order != self.order;
         if another || outcome.terms.kind == RoundKind::Found {
@@ -247,12 +247,12 @@ impl RoundsPart {
         outcome: &Outcome,
         began_in: Lineage,
         members: &[Member],
-        (participants, lost, drained): (Vec<NodeId>, Vec<slowmo_protocol::ident::ShardId>, bool),
+        (participants, drained): (Vec<NodeId>, bool),
         values: &Values,
         wishes: &mut Vec<Wish>,
     ) {
         let members = members.iter().map(|member| Start { node: member.id, incarnation: member.incarnation }).collect();
-        let decided = Decided { lost, ..Decided::new(outcome, began_in, members, participants) };
+        let decided = Decided::new(outcome, began_in, members, participants);
         wishes.push(Wish::Record(Event::Applied {
             start: self.start,
             decided: Box::new(decided),

@@ -41,7 +41,7 @@ impl Stream {
             Content::State(_) => 2,
             Content::Buffers(_) => 3,
         };
-        (Attempt { round: self.header.round, ballot: self.header.ballot }, kind, self.header.sender)
+        (Attempt::of(&self.header), kind, self.header.sender)
     }
 }
 

@@ -71,7 +71,7 @@ fn a_malformed_order_breaks_no_member() {
         let outcome = Outcome { lineage, round, terms, contributors, view, absent, momentum_lost: 0, samples: None, order };
         let proposal = Proposal { outcome: outcome.clone(), participants, inherited: false };
         member.hear(1, ballot, Message::Propose(proposal));
-        let attempt = Attempt { round, ballot };
+        let attempt = Attempt { round, ballot, lineage: LINEAGE };
         member.tell(In::Reduced(attempt));
         let held: Vec<Effect> = (1..=2).flat_map(|owner| member.tell(In::ParametersHeld(attempt, NodeId(owner)))).collect();
         assert!(says(&held, |message| matches!(message, Message::Prepared)), "{held:?}");

@@ -88,7 +88,7 @@ fn one_death_breaks_the_streams_of_many_members_and_costs_one_attempt() {
     let first = leader.ballot();
     // Node 14 dies while node 13 still computes: its streams of the first attempt break everywhere, then it is found dead.
     let dead = leader.view.member(NodeId(14)).unwrap().incarnation;
-    leader.tell(In::StreamBroken(Attempt { round: Round::FOUNDING, ballot: first }, NodeId(14)));
+    leader.tell(In::StreamBroken(Attempt { round: Round::FOUNDING, ballot: first, lineage: LINEAGE }, NodeId(14)));
     leader.tell(In::Lost(NodeId(14), dead));
     let second = leader.ballot();
     assert!(second > first);
