@@ -75,7 +75,7 @@ pub fn coordinator(data: &[u8]) -> bool {
         if let Ok(Frame::V1 { header, message }) = Frame::decode(message_in(piece, |bytes| Frame::decode(bytes).is_ok())) {
             let header = slowmo_protocol::wire::Header { cluster: CLUSTER, sender: from, incarnation: Incarnation(1), ..header };
             accepted |= machine.admits(&header);
-            let attempt = Attempt { round: header.round, ballot: header.ballot };
+            let attempt = Attempt::of(&header);
             tell(&mut machine, coordinator::In::Frame { header, message }, now);
             tell(&mut machine, coordinator::In::ParametersHeld(attempt, from), now);
             tell(&mut machine, coordinator::In::Reduced(attempt), now);

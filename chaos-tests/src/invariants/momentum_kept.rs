@@ -17,9 +17,7 @@ impl Invariant for MomentumKept {
     }
 
     fn observe(&mut self, line: &Line, history: &History) -> Result<(), String> {
-        let (Event::Applied { .. }, Some(known), Some(setup)) = (&line.event, history.new_outcome(), history.setup()) else {
-            return Ok(());
-        };
+        let (Event::Applied { .. }, Some(known), Some(setup)) = (&line.event, history.new_outcome(), history.setup()) else { return Ok(()) };
         let decided = &known.decided;
         self.checked += 1;
         let before = history.before(decided);
