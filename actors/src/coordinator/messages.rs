@@ -56,7 +56,10 @@ pub enum CoordinatorMessage {
         contributes: bool,
     },
     /// The others went on without this node.
-    Resign,
+    Resign {
+        /// It gives a founding up, unless that is decided.
+        founding: bool,
+    },
     /// Somebody wants to see what the coordinator holds; the answer comes between two of its rounds' steps.
     Inspect(oneshot::Sender<Inspection>),
     /// A deadline passed.

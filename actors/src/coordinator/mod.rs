@@ -94,7 +94,7 @@ impl Actor for CoordinatorActor {
             CoordinatorMessage::PeerUp(node) => state.feed(In::PeerUp(node)),
             CoordinatorMessage::Joiners { epoch, members } => state.feed(In::Joiners { epoch, members }),
             CoordinatorMessage::Leaving { node, incarnation, contributes } => state.feed(In::Leaving { node, incarnation, contributes }),
-            CoordinatorMessage::Resign => state.resign(),
+            CoordinatorMessage::Resign { founding } => state.feed(In::Resign { founding }),
             // Whoever asked may have gone.
             CoordinatorMessage::Inspect(reply) => _ = reply.send(state.inspect()),
             CoordinatorMessage::Tick => {
@@ -154,12 +154,14 @@ impl CoordinatorState {
         Inspection { outcome, states, joiners, leaving }
     }
 
-    fn resign(&mut self) {
-        self.states.clear();
-        self.carried.clear();
-        // The view that this node is admitted to may have the same number in another history.
-        self.epoch = Epoch(0);
-        self.feed(In::Resign);
+    fn resigned(&mut self, obeyed: bool) {
+        if obeyed {
+            self.states.clear();
+            self.carried.clear();
+            // The view that this node is admitted to may have the same number in another history.
+            self.epoch = Epoch(0);
+        }
+        self.context.actors.tell_membership(MembershipMessage::Resigned(obeyed));
     }
 
     /// Parks or hands on a stream of this round or the next one.
@@ -223,6 +225,7 @@ impl CoordinatorState {
                 Effect::Discard(_) => self.round = None,
                 Effect::Apply { attempt, outcome, members, drained } => self.apply(attempt, outcome, members, drained),
                 Effect::Stranded => self.stranded(),
+                Effect::Resigned(obeyed) => self.resigned(obeyed),
                 Effect::Waiting(why) => self.waiting(why),
                 Effect::Fail(error) => {
                     self.contributed = None;

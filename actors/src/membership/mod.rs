@@ -66,6 +66,8 @@ pub enum MembershipMessage {
     },
     /// A round was decided whose data this node does not hold.
     Stranded,
+    /// The coordinator's answer to a resignation.
+    Resigned(bool),
     /// This node hands over and leaves with the next round.
     Drain,
     /// This node leaves.
@@ -147,6 +149,7 @@ impl MembershipState {
             MembershipMessage::Exited(node) => self.pulse.feed(liveness::In::Exited(node, None)),
             MembershipMessage::Decided { view, lineage, round } => self.feed(In::Decided { view, lineage, round }),
             MembershipMessage::Stranded => self.feed(In::Stranded),
+            MembershipMessage::Resigned(obeyed) => self.feed(In::Resigned(obeyed)),
             MembershipMessage::Drain => self.feed(In::Drain),
             MembershipMessage::Leave => self.feed(In::Leave),
             MembershipMessage::Tick => {
@@ -212,15 +215,15 @@ impl MembershipState {
                 }
                 actors.tell_coordinator(CoordinatorMessage::Leaving { node, incarnation, contributes });
             }
-            Effect::Resign => {
+            Effect::Resign { founding } => {
                 tracing::warn!("the others went on without this node: it joins again");
                 self.context.status.standing(Standing::Joining);
-                actors.tell_coordinator(CoordinatorMessage::Resign);
+                actors.tell_coordinator(CoordinatorMessage::Resign { founding });
             }
             Effect::Drained => {
                 tracing::warn!("the others went on without this node, which wanted to leave: it has left");
                 self.context.status.standing(Standing::Left);
-                actors.tell_coordinator(CoordinatorMessage::Resign);
+                actors.tell_coordinator(CoordinatorMessage::Resign { founding: false });
                 actors.tell_aggregator(AggregatorMessage::Drained);
             }
             Effect::Waiting(why) => {

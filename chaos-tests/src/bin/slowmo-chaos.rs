@@ -105,6 +105,7 @@ fn show(arguments: &Sim, report: Report) -> anyhow::Result<ExitCode> {
     let seed = report.config.seed;
     println!("seed {seed} ({:?}): {} at {} ms: {}", report.config.class, violation.invariant, violation.at.0 / 1000, violation.what);
     let faults = report.schedule.len();
+    report.nodes.iter().for_each(|node| println!("  {node}"));
     let shorter = shrink::shrink(report);
     println!("{} of its {faults} faults are enough:", shorter.schedule.len());
     for timed in &shorter.schedule {

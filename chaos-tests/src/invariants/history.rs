@@ -41,6 +41,8 @@ pub struct History {
     living: BTreeSet<Start>,
     newest: BTreeMap<NodeId, Incarnation>,
     applied: BTreeMap<Start, (Place, Instant)>,
+    /// Who is no member any more, by its own word.
+    resigned: BTreeSet<Start>,
     quiet: Option<Instant>,
     troubles: Troubles,
 }
@@ -60,12 +62,14 @@ impl History {
                 self.newest.insert(start.node, start.incarnation);
             }
             Event::Ended { start, .. } => _ = self.living.remove(start),
+            Event::Resigned(start) => _ = self.resigned.insert(*start),
             Event::Contributed { start, lineage, round, after, weight, values, samples } => {
                 let contribution = Contribution { after: *after, weight: *weight, values: values.clone(), samples: samples.clone() };
                 self.contributions.insert((*start, *lineage, *round), contribution);
             }
             Event::Applied { start, decided, .. } => {
                 self.applied.insert(*start, (decided.place, line.at));
+                self.resigned.remove(start);
                 if !self.outcomes.contains_key(&decided.place) {
                     self.outcomes.insert(decided.place, Known { decided: (**decided).clone(), at: line.at });
                     self.new = Some(decided.place);
@@ -135,6 +139,12 @@ impl History {
     #[must_use]
     pub fn newest(&self, node: NodeId) -> Option<Incarnation> {
         self.newest.get(&node).copied()
+    }
+
+    /// Whether a start holds nothing of what it was a member of: a later one has taken its place, or it has resigned.
+    #[must_use]
+    pub fn is_void(&self, start: Start) -> bool {
+        self.resigned.contains(&start) || self.newest(start.node).is_some_and(|newest| newest > start.incarnation)
     }
 
     /// What a start applied last, and when.

@@ -4,7 +4,8 @@ use super::{Checked, History, Invariant};
 use crate::trace::{Decided, Event, Line};
 use slowmo_protocol::policy::Quorum;
 
-/// Who decides is a quorum of the view, or accounts for all of it together with members that came back as new starts.
+/// Who decides is a quorum of the view, or accounts for all of it together with members that hold nothing any more: they came back
+/// as new starts, or resigned.
 #[derive(Default)]
 pub struct Majority {
     checked: u64,
@@ -46,6 +47,5 @@ fn is_quorum(decided: &Decided) -> bool {
 }
 
 fn accounts_for_all(decided: &Decided, history: &History) -> bool {
-    let is_back = |node, incarnation| history.newest(node).is_some_and(|newest| newest > incarnation);
-    decided.members.iter().all(|start| decided.participants.contains(&start.node) || is_back(start.node, start.incarnation))
+    decided.members.iter().all(|start| decided.participants.contains(&start.node) || history.is_void(*start))
 }

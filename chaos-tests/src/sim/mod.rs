@@ -54,6 +54,8 @@ pub struct Report {
     pub rounds: u64,
     /// Events that were simulated.
     pub events: u64,
+    /// Who lived in the end, and what it did.
+    pub nodes: Vec<String>,
     /// The trace, if it was kept.
     pub trace: Option<Vec<Line>>,
 }
@@ -75,7 +77,8 @@ pub fn run(config: Config, schedule: Vec<Timed>, look: Look) -> Report {
     (world.watch.verbose, world.watch.trace) = (look.verbose, look.keeps_trace.then(Vec::new));
     world.run(until);
     let (rounds, now) = (world.watch.rounds, world.now);
+    let nodes = world.living().map(|process| world.describe(process)).collect();
     let World { config, schedule, watch, coverage, events, .. } = world;
     let (verdicts, violation, trace) = watch.finish(now);
-    Report { config, schedule, violation, verdicts, coverage, rounds, events, trace }
+    Report { config, schedule, violation, verdicts, coverage, rounds, events, nodes, trace }
 }

@@ -9,7 +9,7 @@ use slowmo_protocol::time::Instant;
 use slowmo_protocol::wire::Frame;
 
 /// Longest description of one message.
-const WIDTH: usize = 260;
+const WIDTH: usize = 420;
 
 /// The judge, and the trace if it is kept.
 pub struct Watch {

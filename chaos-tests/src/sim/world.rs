@@ -312,6 +312,21 @@ impl World {
         self.at(at, Event::Mail(process, mail));
     }
 
+    /// What a process does, for a person.
+    #[must_use]
+    pub fn describe(&self, process: Process) -> String {
+        let Running { node, draining, .. } = &self.processes[process];
+        let Start { node: id, incarnation } = node.start;
+        let place = node.rounds.machine().place();
+        let (training, step, phase) = (node.training.doing, node.training.step, node.rounds.phase());
+        let (admission, round) = (&node.membership.waiting, &node.rounds.waiting);
+        let up: Vec<u64> = self.network.sessions[process].iter().filter(|(_, session)| session.up).map(|(id, _)| id.0).collect();
+        format!(
+            "{id}.{} at {} {} of {:032x}, {phase}, {training:?} {step}, draining {draining}, can send to {up:?}; admission: {admission:?}; round: {round:?}",
+            incarnation.0, place.epoch, place.round, place.lineage.0
+        )
+    }
+
     /// The processes that live, oldest first.
     pub fn living(&self) -> impl Iterator<Item = Process> + '_ {
         (0..self.processes.len()).filter(|process| self.processes[*process].alive)

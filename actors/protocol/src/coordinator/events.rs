@@ -79,8 +79,11 @@ pub enum In {
         /// Whether its training threads still contribute to the next round.
         contributes: bool,
     },
-    /// The others went on without this node: it belongs to no view until it is admitted again.
-    Resign,
+    /// The others went on without this node: it belongs to no view until it is admitted again. Answered with [`Effect::Resigned`].
+    Resign {
+        /// It gives a founding up for another one, which it may only as long as its own is not decided.
+        founding: bool,
+    },
     /// Time passed.
     Tick,
 }
@@ -116,6 +119,9 @@ pub enum Effect {
     Fail(RoundError),
     /// A round was decided whose data this node does not hold: it must join again.
     Stranded,
+    /// The answer to [`In::Resign`]: whether this node belongs to no view now, and its decided state is void. Otherwise the founding
+    /// that it was to give up is decided.
+    Resigned(bool),
     /// Why no round is decided now and what would release it; `None`: nothing is in the way.
     Waiting(Option<String>),
 }

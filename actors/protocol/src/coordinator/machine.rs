@@ -102,7 +102,7 @@ impl Machine for Coordinator {
             // Outside, who leaves is none of this node's business: it may be another start by the time this node joins.
             In::Leaving { node, incarnation, contributes } if self.history.is_some() => self.leaves((node, incarnation), contributes),
             In::Leaving { .. } => {}
-            In::Resign => self.resign(out),
+            In::Resign { founding } => self.resign(founding, out),
             In::Tick => self.tick(now, out),
         }
         self.advance(now, out);
@@ -267,8 +267,19 @@ impl Coordinator {
         }
     }
 
-    /// The others went on without this node.
-    fn resign(&mut self, out: &mut Outbox<Effect>) {
+    /// The others went on without this node. Who gives a founding up may not have heard yet that it is decided: then it stays.
+    fn resign(&mut self, founding: bool, out: &mut Outbox<Effect>) {
+        let member = self.history.as_ref().filter(|history| !history.joining);
+        let past = member.is_some_and(|history| history.round > Round::FOUNDING);
+        let decided = past || (member.is_some() && self.current.as_ref().is_some_and(|current| current.decided.is_some()));
+        if founding && decided {
+            return out.push(Effect::Resigned(false));
+        }
+        out.push(Effect::Resigned(true));
+        self.leave_history(out);
+    }
+
+    fn leave_history(&mut self, out: &mut Outbox<Effect>) {
         self.discard(out);
         self.refounds |= self.history.as_ref().is_some_and(|history| history.round == Round::FOUNDING && !history.joining);
         (self.history, self.current) = (None, None);

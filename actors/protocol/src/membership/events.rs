@@ -38,6 +38,9 @@ pub enum In {
     },
     /// A round was decided whose data this node does not hold: it has to join again.
     Stranded,
+    /// The coordinator took note that this node resigns, or says that the founding which it was to give up is decided. What it told
+    /// before was of before.
+    Resigned(bool),
     /// This node hands over and leaves with the next round.
     Drain,
     /// An address was given up.
@@ -101,8 +104,11 @@ pub enum Effect {
         /// Whether it still contributes to the next round.
         contributes: bool,
     },
-    /// The others went on without this node, which asks to be admitted again.
-    Resign,
+    /// The others went on without this node, which asks to be admitted again. The coordinator answers with [`In::Resigned`].
+    Resign {
+        /// It gives a founding up for another one, unless that is decided already.
+        founding: bool,
+    },
     /// This node wanted to hand over and leave, and was left out without hearing of it, or holds nothing any more: it has left.
     Drained,
     /// What keeps this node from being a member; `None`: it is one, or does not wait to be.

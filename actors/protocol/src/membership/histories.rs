@@ -177,15 +177,6 @@ impl Membership {
         }
         self.join_when_ready(out);
     }
-
-    /// Whether a decision belongs to a history that this node gave up while the decision was on its way here.
-    pub(super) fn was_given_up(&self, lineage: Lineage, round: Round) -> bool {
-        match (&self.life.standing, &self.life.cluster) {
-            (Some(ours), _) => ours.lineage != lineage && ours.round == Round::FOUNDING && !self.settings.survivors,
-            (None, Some(theirs)) => theirs.lineage == lineage && round < theirs.round,
-            (None, None) => false,
-        }
-    }
 }
 
 fn founding(view: View, lineage: Lineage) -> Standing {

@@ -24,6 +24,10 @@ pub(super) struct Life {
     pub standing: Option<Standing>,
     /// The lineage of the history that this node's last round went on from.
     pub lineage_before: Option<Lineage>,
+    /// Resignations that the coordinator has not answered: what it said was decided, it said before.
+    resigning: u32,
+    /// The founding that this node gives up for another one: unless it is decided, which the coordinator knows first.
+    gives_up: Option<Lineage>,
     /// What became of the history whose state this node brings, while it waits to be admitted.
     pub brings: Option<Lineage>,
     /// The furthest history that was heard of, while this node is no member.
@@ -137,6 +141,7 @@ impl Membership {
         self.watch(out);
         self.tell_joiners(out);
         self.tell_strangers(out);
+        before.into_iter().for_each(|before| self.tell_left_out(&before, out));
         if let Some(contributes) = self.life.leaving.filter(|_| enters) {
             // It was asked to before there was anybody to tell.
             self.says_it_leaves(contributes, out);
@@ -144,7 +149,10 @@ impl Membership {
     }
 
     pub(super) fn decided(&mut self, view: View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
-        if self.was_given_up(lineage, round) {
+        if self.life.gives_up.take_if(|founding| *founding == lineage).is_some() {
+            // Decided before it was given up: this node stays, and is no founder of the other one.
+            self.adopted = None;
+        } else if self.life.resigning > 0 {
             return;
         }
         let admits = view.member(self.me()).is_some_and(|member| member.incarnation == self.settings.identity.incarnation);
@@ -191,6 +199,16 @@ impl Membership {
         }
     }
 
+    /// Who was a member and is none in the new view may not know: it was taken for dead when the outcome was proposed, and has been
+    /// back since.
+    fn tell_left_out(&self, before: &Standing, out: &mut Outbox<Effect>) {
+        let Some(standing) = &self.life.standing else { return };
+        let left_out = before.view.members().iter().filter(|member| !standing.view.members().contains(member));
+        for member in left_out.filter(|member| self.can_send_to(member)) {
+            self.send(member.id, self.hello(), out);
+        }
+    }
+
     /// Whoever introduces itself can be answered.
     pub(super) fn dial_back(&self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) {
         if self.connected.get(&header.sender) != Some(&header.incarnation) {
@@ -216,11 +234,22 @@ impl Membership {
 
     /// Is no member any more.
     pub(super) fn resign(&mut self, out: &mut Outbox<Effect>) {
-        (self.life.standing, self.life.asked) = (None, None);
+        let founding = self.life.standing.take().filter(|standing| standing.round == Round::FOUNDING);
+        self.life.resigning = self.life.resigning.saturating_add(1);
+        self.life.gives_up = founding.map(|founding| founding.lineage);
+        self.life.asked = None;
         self.life.candidates.clear();
         self.life.dead.clear();
-        out.push(Effect::Resign);
+        out.push(Effect::Resign { founding: self.life.gives_up.is_some() });
         out.push(Effect::Search(true));
+    }
+
+    /// The coordinator has taken note, or keeps to a founding that is decided.
+    pub(super) fn resigned(&mut self, obeyed: bool) {
+        self.life.resigning = self.life.resigning.saturating_sub(1);
+        if obeyed && self.life.resigning == 0 {
+            self.life.gives_up = None;
+        }
     }
 
     /// Living members of the cluster that this node cannot send to, or has not heard from.

@@ -89,6 +89,7 @@ impl Machine for Membership {
             In::Up(node) => self.up(node, out),
             In::Decided { view, lineage, round } => self.decided(view, lineage, round, out),
             In::Stranded => self.stranded(out),
+            In::Resigned(obeyed) => self.resigned(obeyed),
             In::Drain => self.drain(now, out),
             In::Leave => self.leave(now, out),
             In::Tick => self.tick(now, out),

@@ -93,11 +93,6 @@ impl RoundsPart {
         let mut out = Outbox::default();
         match message {
             ToRounds::In(event) => {
-                if matches!(event, In::Resign) {
-                    self.shards = Shards::default();
-                    self.epoch = Epoch(0);
-                    wishes.push(Wish::Record(Event::Resigned(self.start)));
-                }
                 self.machine.handle(event, now, &mut out);
             }
             ToRounds::Contribute(contribution) => self.contribute(*contribution, now, wishes, &mut out),
@@ -164,6 +159,14 @@ impl RoundsPart {
                 self.moving = None;
                 self.shards = Shards::default();
                 wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(membership::In::Stranded))));
+            }
+            Effect::Resigned(obeyed) => {
+                if obeyed {
+                    self.shards = Shards::default();
+                    self.epoch = Epoch(0);
+                    wishes.push(Wish::Record(Event::Resigned(self.start)));
+                }
+                wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(membership::In::Resigned(obeyed)))));
             }
             Effect::Waiting(why) => self.waiting = why,
         }

@@ -306,7 +306,7 @@ impl Coordinator {
         let attempt = current.open.as_ref().filter(|open| open.held() == Some(&outcome)).map(|open| open.plan.attempt);
         let Some(attempt) = attempt else {
             // Others decided it without what this node has: nothing can bring the data here but joining again.
-            self.resign(out);
+            self.leave_history(out);
             out.push(Effect::Stranded);
             return false;
         };

@@ -232,7 +232,7 @@ impl World {
             }
         } else if !node.outside && left_out && !node.drained {
             node.leave();
-            self.feed(id, In::Resign);
+            self.feed(id, In::Resign { founding: false });
         }
     }
 

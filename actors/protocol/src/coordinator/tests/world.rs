@@ -282,6 +282,7 @@ impl World {
             }
             Effect::Fail(error) => node.failed = Some(error),
             Effect::Stranded => node.leave(),
+            Effect::Resigned(_) => {}
             Effect::Waiting(why) => node.waits_for = why,
         }
     }

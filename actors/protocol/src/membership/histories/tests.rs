@@ -50,7 +50,7 @@ fn hears(node: &mut Membership, peer: u64, theirs: Standing) -> Vec<Effect> {
 }
 
 fn gives_up(effects: &[Effect]) -> bool {
-    effects.iter().any(|effect| matches!(effect, Effect::Resign))
+    effects.iter().any(|effect| matches!(effect, Effect::Resign { .. }))
 }
 
 /// Nodes 2 and 3 went on with a new start of node 1, which sits lowest again or not; node 3 has yet to hear of it.

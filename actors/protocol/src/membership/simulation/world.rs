@@ -43,6 +43,8 @@ pub enum Event {
     /// The coordinators look whether a round can be decided.
     Rounds,
     Apply(super::rounds::Apply),
+    /// The coordinator's answer to a resignation.
+    Resigned(usize, bool),
     /// A process whose handover was decided ends.
     Leave(usize),
 }
@@ -145,7 +147,8 @@ impl World {
             Event::Rounds => self.rounds(),
             Event::Apply(apply) => self.apply(apply),
             Event::Leave(index) if self.processes[index].alive => self.feed(index, In::Leave),
-            Event::Look(_) | Event::Tick(_) | Event::Closed { .. } | Event::Leave(_) => {}
+            Event::Resigned(index, obeyed) if self.processes[index].alive => self.feed(index, In::Resigned(obeyed)),
+            Event::Resigned(..) | Event::Look(_) | Event::Tick(_) | Event::Closed { .. } | Event::Leave(_) => {}
         }
     }
 
@@ -177,6 +180,14 @@ impl World {
                 self.later(50 * MS, Event::Leave(index));
             }
             Effect::Left => self.end(index, true),
+            Effect::Resign { founding } => {
+                let stands = self.processes[index].coordinator.as_ref();
+                let obeyed = !(founding && stands.is_some_and(|at| at.round > Round::FOUNDING));
+                if obeyed {
+                    self.processes[index].note(effect);
+                }
+                self.later(MS, Event::Resigned(index, obeyed));
+            }
             other => self.processes[index].note(other),
         }
     }
