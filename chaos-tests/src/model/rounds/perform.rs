@@ -152,10 +152,7 @@ impl Stage<'_> {
                     self.feed(In::Tick, deadline);
                 }
             }
-            Step::Resign(_) => {
-                self.node.stranded = true;
-                self.feed(In::Resign, NOW);
-            }
+            Step::Resign(_) => self.feed(In::Resign { founding: false }, NOW),
             Step::Lost(_, other) => {
                 let Some(found) = self.state.node(other) else { return };
                 let (start, wrong) = (self.node.start_of(found), found.takes_part() && self.node.knows_start_of(found));
@@ -281,8 +278,8 @@ impl Stage<'_> {
                 self.begin_round(outcome.round.next());
             }
             Effect::Fail(_) => self.state.violate(Violation::GaveUp),
-            Effect::Stranded => self.node.stranded = true,
-            Effect::Waiting(_) => {}
+            Effect::Stranded | Effect::Resigned(true) => self.node.stranded = true,
+            Effect::Resigned(false) | Effect::Waiting(_) => {}
         }
     }
 
