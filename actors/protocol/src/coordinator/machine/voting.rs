@@ -378,8 +378,23 @@ impl Coordinator {
         let ballot = current.ballot();
         if current.voted == Some(ballot) && ballot.node == node {
             self.send(node, Message::Prepared, out);
+        } else if ballot.node == node {
+            // It may have been heard before it could be answered.
+            self.promise_again(ballot, out);
         }
         self.lead_again(node, out);
+    }
+
+    /// Tells the owner of a promised ballot so once more; the first one needs no promises.
+    fn promise_again(&mut self, ballot: Ballot, out: &mut Outbox<Effect>) {
+        let (first, contributed) = (self.first_ballot(), self.mine.clone());
+        let member = self.history.as_ref().is_some_and(|history| !history.joining);
+        let Some(current) = self.current.as_mut().filter(|_| member && first != Some(ballot)) else { return };
+        let Ok(promise) = current.acceptor.prepare(ballot) else { return };
+        if contributed.is_some() {
+            current.told.insert(ballot.node);
+        }
+        self.send(ballot.node, Message::Promise { accepted: promise.accepted, contributed }, out);
     }
 }
 
