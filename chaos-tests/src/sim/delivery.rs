@@ -162,7 +162,8 @@ impl World {
                 self.stream_failed(at, node, &stream, 0);
             }
         }
-        let coming: Vec<u64> = self.network.connections.get(&(peer, at)).into_iter().flat_map(|connection| connection.streams.iter().copied()).collect();
+        let coming: Vec<u64> =
+            self.network.connections.get(&(peer, at)).into_iter().flat_map(|connection| connection.streams.iter().copied()).collect();
         for number in coming {
             // Only of those whose beginning has come it is known that they broke.
             if self.random.once_in(2)
