@@ -10,10 +10,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A bug must be found within so many seeds.
 const SEEDS_MAX: u64 = 2_000;
 
+/// A seed that is known to find the bug: it is tried first, so that the test is short.
+fn known(bug: Bug) -> u64 {
+    match bug {
+        Bug::ApplyWithoutData => 539,
+        Bug::BallotReused | Bug::MomentumNotHandedOver => 0,
+        Bug::DecideWithoutQuorum => 1,
+        Bug::FoundingGivenUp => 754,
+        Bug::FreshDonor => 28,
+        Bug::LeftOutUntold => 491,
+        Bug::PromiseUntold => 441,
+        Bug::RefoundingUnasked => 113,
+        Bug::SamplerRepeats => 8,
+    }
+}
+
 /// The first seed that finds a bug, and which invariant it breaks.
 fn found(bug: Bug) -> Option<(u64, String)> {
     plant(Some(bug));
-    let found = (0..SEEDS_MAX).find_map(|seed| {
+    let found = std::iter::once(known(bug)).chain(0..SEEDS_MAX).find_map(|seed| {
         let report = search::seed(seed, &(1..=8), Look::default());
         report.violation.map(|violation| (seed, violation.invariant))
     });

@@ -12,8 +12,6 @@ pub enum Bug {
     FreshDonor,
     /// A decided outcome is applied by nodes that do not hold its data.
     ApplyWithoutData,
-    /// However many messages are without an answer, more are kept.
-    UnboundedQueue,
     /// The samples of a round are dealt again, whoever used them.
     SamplerRepeats,
     /// A leader proposes something else under a ballot that it has used.
@@ -29,12 +27,11 @@ pub enum Bug {
 }
 
 /// All of them.
-pub const BUGS: [Bug; 11] = [
+pub const BUGS: [Bug; 10] = [
     Bug::DecideWithoutQuorum,
     Bug::MomentumNotHandedOver,
     Bug::FreshDonor,
     Bug::ApplyWithoutData,
-    Bug::UnboundedQueue,
     Bug::SamplerRepeats,
     Bug::BallotReused,
     Bug::FoundingGivenUp,

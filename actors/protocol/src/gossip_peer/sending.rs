@@ -4,7 +4,6 @@ use super::escrow::ASK_INTERVAL;
 use super::{Effect, GossipPeer, Plan, Sent};
 use crate::ident::{NodeId, Step};
 use crate::machine::Outbox;
-use crate::planted::{self, Bug};
 use crate::push_sum::{WEIGHT_MIN, split};
 use crate::time::Instant;
 use crate::wire::Message;
@@ -33,9 +32,7 @@ impl GossipPeer {
     fn receivers(&self, step: Step, nominal: &[NodeId]) -> Vec<NodeId> {
         // A node with little weight gives nothing away: inner steps are taken on `x`, and weigh ever more in `x / w`.
         let beyond = if self.is_synchronous() { SYNCHRONOUS_MODELS } else { MODELS_BEYOND_STALENESS };
-        let bound = self.gossip.staleness as usize + beyond;
-        let is_full = self.escrow.steps() >= bound && !planted::has(Bug::UnboundedQueue);
-        if self.weight < WEIGHT_MIN || is_full {
+        if self.weight < WEIGHT_MIN || self.escrow.steps() >= self.gossip.staleness as usize + beyond {
             return Vec::new();
         }
         let mut to: Vec<NodeId> = nominal.iter().copied().filter(|peer| self.can_take(*peer, step)).collect();
