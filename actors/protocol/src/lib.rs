@@ -17,6 +17,7 @@
 //! | [`ballot`] | promise and accept: one decree a round |
 //! | [`liveness`] | which watched nodes are alive |
 //! | [`membership`], [`coordinator`], [`gossip_peer`], [`aggregator`] | the machines behind the actors of the same names |
+//! | [`planted`] | bugs on purpose, for tests only |
 //! | [`wire`] | control frames and stream headers, bounded decoding |
 #![deny(missing_docs)]
 
@@ -33,6 +34,7 @@ pub mod mean;
 pub mod membership;
 pub mod model;
 pub mod outer;
+pub mod planted;
 pub mod policy;
 pub mod push_sum;
 #[cfg(test)]

@@ -5,6 +5,7 @@ use crate::trace::{Decided, Event, Line, Place, Setup, Start};
 use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::ident::{Incarnation, Lineage, NodeId, Round};
 use slowmo_protocol::time::Instant;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A contribution as it was frozen.
@@ -70,8 +71,8 @@ impl History {
             Event::Applied { start, decided, .. } => {
                 self.applied.insert(*start, (decided.place, line.at));
                 self.resigned.remove(start);
-                if !self.outcomes.contains_key(&decided.place) {
-                    self.outcomes.insert(decided.place, Known { decided: (**decided).clone(), at: line.at });
+                if let Entry::Vacant(entry) = self.outcomes.entry(decided.place) {
+                    entry.insert(Known { decided: (**decided).clone(), at: line.at });
                     self.new = Some(decided.place);
                     let old = Round(decided.place.round.0.saturating_sub(REMEMBERED));
                     self.contributions.retain(|(.., round), _| *round >= old);

@@ -17,7 +17,9 @@ impl Invariant for Majority {
     }
 
     fn observe(&mut self, line: &Line, history: &History) -> Result<(), String> {
-        let (Event::Applied { .. }, Some(known), Some(setup)) = (&line.event, history.new_outcome(), history.setup()) else { return Ok(()) };
+        let (Event::Applied { .. }, Some(known), Some(setup)) = (&line.event, history.new_outcome(), history.setup()) else {
+            return Ok(());
+        };
         if setup.quorum != Quorum::Majority {
             return Ok(());
         }

@@ -1,15 +1,23 @@
 //! 4. No decided momentum is lost while at most `R` holders of each shard die between two decisions.
 
 use super::{Checked, History, Invariant};
-use crate::trace::{Event, Line};
-use slowmo_protocol::ident::{NodeId, Round};
+use crate::trace::{Event, Line, Place};
+use slowmo_protocol::ident::{NodeId, Round, ShardId};
+use slowmo_protocol::shards::Layout;
 use slowmo_protocol::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Where momentum restarts, more than `R` members had trouble since the proposal of the round before.
+/// Where momentum restarts, more than `R` members had trouble since the proposal of the round before; and once all members have
+/// applied an outcome, each shard has all of its `R + 1` holders.
 #[derive(Default)]
 pub struct MomentumKept {
+    /// Of the last rounds: who has applied them, and how many of those hold each shard.
+    holders: BTreeMap<Place, (BTreeSet<NodeId>, BTreeMap<ShardId, usize>)>,
     checked: u64,
 }
+
+/// Rounds that members are waited for.
+const REMEMBERED: usize = 16;
 
 impl Invariant for MomentumKept {
     fn name(&self) -> &'static str {
@@ -17,7 +25,10 @@ impl Invariant for MomentumKept {
     }
 
     fn observe(&mut self, line: &Line, history: &History) -> Result<(), String> {
-        let (Event::Applied { .. }, Some(known), Some(setup)) = (&line.event, history.new_outcome(), history.setup()) else { return Ok(()) };
+        self.count_holders(line, history)?;
+        let (Event::Applied { .. }, Some(known), Some(setup)) = (&line.event, history.new_outcome(), history.setup()) else {
+            return Ok(());
+        };
         let decided = &known.decided;
         self.checked += 1;
         let before = history.before(decided);
@@ -38,5 +49,29 @@ impl Invariant for MomentumKept {
     fn finish(&mut self, history: &History) -> Result<Checked, String> {
         let sharded = history.setup().is_some_and(|setup| setup.sharded);
         Ok(if sharded { Checked::Times(self.checked) } else { Checked::NotShown("this run keeps no slow momentum in shards") })
+    }
+}
+
+impl MomentumKept {
+    fn count_holders(&mut self, line: &Line, history: &History) -> Result<(), String> {
+        let (Event::Applied { start, decided, holds, .. }, Some(setup)) = (&line.event, history.setup()) else { return Ok(()) };
+        if !setup.sharded || holds.is_empty() {
+            return Ok(());
+        }
+        let (applied, counts) = self.holders.entry(decided.place).or_default();
+        applied.insert(start.node);
+        holds.iter().for_each(|held| *counts.entry(held.shard).or_default() += 1);
+        if !decided.next.iter().all(|member| applied.contains(&member.node)) {
+            return Ok(());
+        }
+        let (Round(round), wanted) = (decided.place.round, (setup.replicas + 1).min(decided.next.len()));
+        let shards = Layout::new(usize::try_from(setup.parameters).unwrap_or(usize::MAX)).shards();
+        let found = |shard: &ShardId| counts.get(shard).copied().unwrap_or(0);
+        let short = shards.filter(|shard| !decided.absent.contains(shard)).find(|shard| found(shard) < wanted);
+        let result = short.map(|shard| format!("after round {round} {shard} has {} holders instead of {wanted}", found(&shard)));
+        while self.holders.len() > REMEMBERED {
+            self.holders.pop_first();
+        }
+        result.map_or(Ok(()), Err)
     }
 }

@@ -56,7 +56,9 @@ impl Invariant for MomentumMatches {
             Some(Held { shard, momentum, anchor, .. }) => {
                 let range = layout.range(*shard);
                 let (anchors, momenta) = (&state.anchor[range.clone()], &state.momentum[range]);
-                Err(format!("{node} holds {shard} with anchor {anchor:?} and momentum {momentum:?} after {round}, the oracle {anchors:?} and {momenta:?}"))
+                Err(format!(
+                    "{node} holds {shard} with anchor {anchor:?} and momentum {momentum:?} after {round}, the oracle {anchors:?} and {momenta:?}"
+                ))
             }
             None => Ok(()),
         }

@@ -21,9 +21,9 @@ impl World {
         let pair = (self.id(from), self.id(to));
         let link = self.network.link(pair.0, pair.1);
         let mut at = self.now + base + self.random.below(more) + link.delay_us + self.random.below(link.jitter_us);
-        if link.bytes_per_second > 0 {
+        if let Some(takes) = (bytes * 1_000_000).checked_div(link.bytes_per_second) {
             let busy = self.network.busy.entry(pair).or_default();
-            *busy = self.now.max(*busy) + bytes * 1_000_000 / link.bytes_per_second;
+            *busy = self.now.max(*busy) + takes;
             at += *busy - self.now;
         }
         at
@@ -162,7 +162,8 @@ impl World {
                 self.stream_failed(at, node, &stream, 0);
             }
         }
-        let coming: Vec<u64> = self.network.connections.get(&(peer, at)).into_iter().flat_map(|connection| connection.streams.iter().copied()).collect();
+        let coming: Vec<u64> =
+            self.network.connections.get(&(peer, at)).into_iter().flat_map(|connection| connection.streams.iter().copied()).collect();
         for number in coming {
             // Only of those whose beginning has come it is known that they broke.
             if self.random.once_in(2)

@@ -92,7 +92,9 @@ impl World {
 
     /// Somebody else of the furthest history stays. Whoever survives may decide, so there nobody may be left out who is alone.
     fn may_go(&self, process: Process) -> bool {
-        let Some(furthest) = self.watch.history().furthest() else { return self.processes[process].node.rounds.applied == 0 && self.now > 0 };
+        let Some(furthest) = self.watch.history().furthest() else {
+            return self.processes[process].node.rounds.applied == 0 && self.now > 0;
+        };
         let stays = |start: &&crate::trace::Start| {
             let other = self.process(start.node).filter(|other| *other != process);
             other.is_some_and(|other| {

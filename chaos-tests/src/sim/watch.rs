@@ -11,6 +11,9 @@ use slowmo_protocol::wire::Frame;
 /// Longest description of one message.
 const WIDTH: usize = 420;
 
+/// What became of every rule, by its name.
+pub type Verdicts = Vec<(&'static str, Verdict)>;
+
 /// The judge, and the trace if it is kept.
 pub struct Watch {
     judge: Judge,
@@ -89,9 +92,9 @@ impl Watch {
         }
     }
 
-    /// The run is over.
+    /// The run is over: what became of every rule, the first one that was broken, the trace.
     #[must_use]
-    pub fn finish(mut self, now: u64) -> (Vec<(&'static str, Verdict)>, Option<Violation>, Option<Vec<Line>>) {
+    pub fn finish(mut self, now: u64) -> (Verdicts, Option<Violation>, Option<Vec<Line>>) {
         self.observe(Instant(now), Event::Over);
         let verdicts = self.judge.finish();
         let late = verdicts.iter().find_map(|(_, verdict)| match verdict {

@@ -135,7 +135,12 @@ impl World {
 
     fn step(&mut self, event: Event) {
         match event {
-            Event::Mail(to, ..) | Event::Packet { to, .. } | Event::Dial(to, ..) | Event::Search(to) | Event::Look(to) | Event::Closed { at: to, .. }
+            Event::Mail(to, ..)
+            | Event::Packet { to, .. }
+            | Event::Dial(to, ..)
+            | Event::Search(to)
+            | Event::Look(to)
+            | Event::Closed { at: to, .. }
                 if self.is_paused(to) =>
             {
                 let wakes = self.processes[to].paused_until;

@@ -11,6 +11,7 @@ pub use events::{Effect, In, Request, Task, Values};
 use crate::coordinator::{Outcome, RoundKind, Terms};
 use crate::ident::{Round, Step};
 use crate::machine::{Machine, Outbox};
+use crate::planted::{self, Bug};
 use crate::schedule::{Due, Exchange};
 use crate::time::{Instant, Span};
 use std::collections::BTreeSet;
@@ -141,7 +142,7 @@ impl Aggregator {
             self.clear();
             return out.push(Effect::Drained);
         }
-        if self.decided.is_some() {
+        if self.decided.is_some() && !planted::has(Bug::FreshDonor) {
             return self.catch_up(request, out);
         }
         let (step, round) = (request.step, self.round);

@@ -90,6 +90,8 @@ pub enum In {
 
 /// What the coordinator asks its shell for.
 #[derive(Clone, Debug, PartialEq)]
+// The large one comes once a round.
+#[allow(clippy::large_enum_variant)]
 pub enum Effect {
     /// Send a control frame.
     Send {

@@ -30,6 +30,7 @@ use super::plan::Attempt;
 use crate::ballot::first_ballot;
 use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::{Machine, Outbox, Place};
+use crate::planted::{self, Bug};
 use crate::time::{Instant, Span};
 use crate::topology::Rates;
 use crate::view::{Member, View};
@@ -174,7 +175,7 @@ impl Coordinator {
             self.begin_contribution(mine, now, out);
         }
         self.replay(now, out);
-        if let Some(leader) = first.filter(|_| std::mem::take(&mut self.refounds)) {
+        if let Some(leader) = first.filter(|_| std::mem::take(&mut self.refounds) && !planted::has(Bug::RefoundingUnasked)) {
             self.ask_for_another_attempt(leader, out);
         }
     }
@@ -272,7 +273,7 @@ impl Coordinator {
         let member = self.history.as_ref().filter(|history| !history.joining);
         let past = member.is_some_and(|history| history.round > Round::FOUNDING);
         let decided = past || (member.is_some() && self.current.as_ref().is_some_and(|current| current.decided.is_some()));
-        if founding && decided {
+        if founding && decided && !planted::has(Bug::FoundingGivenUp) {
             return out.push(Effect::Resigned(false));
         }
         out.push(Effect::Resigned(true));

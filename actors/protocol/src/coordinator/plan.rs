@@ -7,6 +7,7 @@
 use super::outcome::{Outcome, RoundKind, Terms};
 use crate::ident::{Ballot, Lineage, NodeId, Round, ShardId};
 use crate::machine::Place;
+use crate::planted::{self, Bug};
 use crate::shards::{Layout, ShardMap};
 use crate::wire::Header;
 use std::collections::{BTreeMap, BTreeSet};
@@ -216,7 +217,8 @@ impl Publication {
             // After a slow step every holder needs the new momentum, also where it starts again at zero.
             let from = if slow { plan.owners.get(shard.0 as usize).copied() } else { source };
             let has = |node: &NodeId| before.holders(shard).contains(node) && plan.participants.contains(node);
-            let needs = |node: &&NodeId| Some(**node) != from && (slow || !has(node));
+            let forgotten = |node: &NodeId| planted::has(Bug::MomentumNotHandedOver) && !plan.participants.contains(node);
+            let needs = |node: &&NodeId| Some(**node) != from && (slow || !has(node)) && !forgotten(node);
             for (from, to) in from.into_iter().flat_map(|from| after.holders(shard).iter().filter(needs).map(move |to| (from, *to))) {
                 moves.entry((from, to)).or_default().push(shard);
             }

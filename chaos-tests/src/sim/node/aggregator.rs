@@ -1,7 +1,8 @@
 //! The aggregator of a simulated node with one worker: hands its requests on and its results back. As the actor does.
 
 use crate::sim::mail::{
-    Arrival, Contribution, Exchanged, GossipDone, Mail, RoundDecided, ToAggregator, ToGossip, ToMembership, ToRounds, ToTraining, Values, Wish,
+    Arrival, Contribution, Exchanged, GossipDone, Mail, RoundDecided, ToAggregator, ToGossip, ToMembership, ToRounds, ToTraining, Values,
+    Wish,
 };
 use slowmo_protocol::aggregator::{Aggregator, Effect, In, Task, Values as Source};
 use slowmo_protocol::coordinator::{Outcome, Terms};

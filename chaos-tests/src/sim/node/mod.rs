@@ -56,7 +56,11 @@ impl Node {
         Self {
             start,
             address,
-            membership: MembershipPart::new(members_settings(identity, address, founds, config), liveness_settings(identity, config), round_trip),
+            membership: MembershipPart::new(
+                members_settings(identity, address, founds, config),
+                liveness_settings(identity, config),
+                round_trip,
+            ),
             rounds: RoundsPart::new(rounds_settings(identity, config), rates(start.node, config)),
             gossip: GossipPart::new(identity, config.algorithm, waits(config)),
             aggregator: AggregatorPart::new(gossips, config.waits.round),

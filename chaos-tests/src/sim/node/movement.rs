@@ -218,13 +218,7 @@ impl Moving {
     }
 }
 
-fn piece<'a>(
-    parked: &'a Parked,
-    own: Option<&'a Contribution>,
-    plan: &Plan,
-    node: NodeId,
-    shard: ShardId,
-) -> Option<(f64, &'a [f64])> {
+fn piece<'a>(parked: &'a Parked, own: Option<&'a Contribution>, plan: &Plan, node: NodeId, shard: ShardId) -> Option<(f64, &'a [f64])> {
     if node == plan.me {
         return own.map(|own| (own.weight, &own.values[plan.layout.range(shard)]));
     }

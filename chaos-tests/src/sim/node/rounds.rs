@@ -101,7 +101,9 @@ impl RoundsPart {
                     self.parked.put(*stream);
                 }
             }
-            ToRounds::Broken(attempt, node) if self.is_moving(attempt) => self.machine.handle(In::StreamBroken(attempt, node), now, &mut out),
+            ToRounds::Broken(attempt, node) if self.is_moving(attempt) => {
+                self.machine.handle(In::StreamBroken(attempt, node), now, &mut out)
+            }
             ToRounds::Reduced(attempt) if self.is_moving(attempt) => self.machine.handle(In::Reduced(attempt), now, &mut out),
             ToRounds::Held(attempt, from, what) if self.is_moving(attempt) => {
                 let event = match what {

@@ -9,6 +9,7 @@ use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::{Proposal, RoundKind, Terms};
 use crate::ident::{Ballot, NodeId};
 use crate::machine::Outbox;
+use crate::planted::{self, Bug};
 use crate::time::{Instant, Span};
 use crate::view::Member;
 use crate::wire::{Contributed, Header, Message, RefusalReason};
@@ -70,7 +71,8 @@ impl Coordinator {
     fn take_over(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let me = self.me();
         let Some(current) = &mut self.current else { return };
-        let ballot = current.ballots.advance();
+        let used = current.leading.as_ref().map(Proposer::ballot).filter(|_| planted::has(Bug::BallotReused));
+        let ballot = used.unwrap_or_else(|| current.ballots.advance());
         let Ok(promise) = current.acceptor.prepare(ballot) else { return };
         let mut leading = Proposer::new(ballot);
         leading.promise(me, promise);

@@ -5,6 +5,7 @@ use super::open::Open;
 use crate::coordinator::events::Effect;
 use crate::ident::{Epoch, Incarnation, NodeId, Nodes};
 use crate::machine::Outbox;
+use crate::planted::{self, Bug};
 use crate::policy::Quorum;
 use crate::view::Member;
 use std::collections::BTreeSet;
@@ -55,7 +56,8 @@ impl Coordinator {
     /// Whether these members of the view may decide without the others.
     pub(super) fn are_enough(&self, group: &[NodeId]) -> bool {
         let Some(history) = &self.history else { return false };
-        if self.settings.quorum == Quorum::Survivors || history.view.is_quorum(group.iter().copied()) {
+        let everybody = planted::has(Bug::DecideWithoutQuorum) || self.settings.quorum == Quorum::Survivors;
+        if everybody || history.view.is_quorum(group.iter().copied()) {
             return !group.is_empty();
         }
         // A new start under a member's id proves that its predecessor is gone. If that accounts for everybody who is not here, those

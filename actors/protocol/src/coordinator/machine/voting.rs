@@ -14,6 +14,7 @@ use crate::coordinator::outcome::{Outcome, Proposal, RoundKind, Terms};
 use crate::coordinator::plan::Attempt;
 use crate::ident::{Ballot, NodeId};
 use crate::machine::Outbox;
+use crate::planted::{self, Bug};
 use crate::policy::Quorum;
 use crate::time::Instant;
 use crate::view::View;
@@ -303,7 +304,8 @@ impl Coordinator {
     pub(super) fn apply_when_held(&mut self, now: Instant, out: &mut Outbox<Effect>) -> bool {
         let Some(current) = &self.current else { return false };
         let Some(outcome) = current.decided.clone() else { return false };
-        let attempt = current.open.as_ref().filter(|open| open.held() == Some(&outcome)).map(|open| open.plan.attempt);
+        let is_held = |open: &&Open| open.held() == Some(&outcome) || (planted::has(Bug::ApplyWithoutData) && open.published.is_some());
+        let attempt = current.open.as_ref().filter(is_held).map(|open| open.plan.attempt);
         let Some(attempt) = attempt else {
             // Others decided it without what this node has: nothing can bring the data here but joining again.
             self.leave_history(out);
@@ -378,8 +380,23 @@ impl Coordinator {
         let ballot = current.ballot();
         if current.voted == Some(ballot) && ballot.node == node {
             self.send(node, Message::Prepared, out);
+        } else if ballot.node == node && !planted::has(Bug::PromiseUntold) {
+            // It may have been heard before it could be answered.
+            self.promise_again(ballot, out);
         }
         self.lead_again(node, out);
+    }
+
+    /// Tells the owner of a promised ballot so once more; the first one needs no promises.
+    fn promise_again(&mut self, ballot: Ballot, out: &mut Outbox<Effect>) {
+        let (first, contributed) = (self.first_ballot(), self.mine.clone());
+        let member = self.history.as_ref().is_some_and(|history| !history.joining);
+        let Some(current) = self.current.as_mut().filter(|_| member && first != Some(ballot)) else { return };
+        let Ok(promise) = current.acceptor.prepare(ballot) else { return };
+        if contributed.is_some() {
+            current.told.insert(ballot.node);
+        }
+        self.send(ballot.node, Message::Promise { accepted: promise.accepted, contributed }, out);
     }
 }
 

@@ -158,3 +158,36 @@ fn a_broken_attempt_is_made_again_until_it_is_hopeless() {
         }
     }
 }
+
+#[test]
+fn a_promise_is_told_again_when_its_leader_can_be_reached() {
+    let mut member = Leader::of(&[1, 2, 3], 2);
+    member.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
+    let promises = |effects: &[Effect]| says(effects, |message| matches!(message, Message::Promise { contributed: Some(_), .. }));
+    assert!(!promises(&member.tell(In::PeerUp(NodeId(1)))), "the first ballot needs no promises");
+    let ballot = member.ballot().next_of(NodeId(1));
+    // It may be lost: the leader can be heard, but not answered yet.
+    assert!(promises(&member.hear(1, ballot, Message::Prepare)));
+    assert!(!promises(&member.tell(In::PeerUp(NodeId(3)))));
+    assert!(promises(&member.tell(In::PeerUp(NodeId(1)))));
+}
+
+#[test]
+fn a_founding_is_given_up_unless_it_is_decided() {
+    let mut member = Leader::of(&[2, 3], 3);
+    assert_eq!(member.tell(In::Resign { founding: true }), [Effect::Resigned(true)]);
+    assert_eq!(member.machine.view(), None);
+    // What the founding that it goes over to has sent it meanwhile was refused: it asks for that again.
+    let view = crate::view::tests::view(&[1, 3]);
+    let effects = member.tell(In::Formed { view: view.clone(), lineage: Lineage(78) });
+    assert!(says(&effects, |message| matches!(message, Message::Broken(NodeId(1)))), "{effects:?}");
+
+    let mut alone = Leader::of(&[2], 2);
+    let contribute = In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 };
+    let opened = alone.tell(contribute);
+    let plan = opened.iter().find_map(|effect| if let Effect::Open(plan) = effect { Some(plan.clone()) } else { None });
+    let applied = alone.tell(In::Reduced(plan.unwrap().attempt));
+    assert!(applied.iter().any(|effect| matches!(effect, Effect::Apply { .. })), "{applied:?}");
+    assert_eq!(alone.tell(In::Resign { founding: true }), [Effect::Resigned(false)]);
+    assert!(alone.machine.view().is_some());
+}

@@ -9,6 +9,7 @@ use crate::membership::In;
 use crate::model::ModelSize;
 use crate::time::Instant;
 use crate::view::Member;
+use crate::wire::Frame;
 use std::net::SocketAddr;
 
 const FIRST: Lineage = Lineage(1 << 64 | 7);
@@ -127,4 +128,69 @@ fn who_waits_while_its_history_goes_on_under_a_new_lineage_is_not_refused_for_it
     let effects = out.take();
     assert!(!format!("{effects:?}").contains("OtherLineage"), "{effects:?}");
     assert!(cluster.life.candidates.contains_key(&NodeId(4)), "{effects:?}");
+}
+
+/// Node 3 was taken for dead when the outcome was proposed, and had introduced itself again by the time it was decided.
+#[test]
+fn who_is_left_out_is_told_so_also_if_it_stands_in_the_same_history() {
+    let both = view(5, &[1, 2, 3], &[]);
+    let mut node = member(1, both.clone(), &standing(FIRST, 8, both.clone()));
+    let mut out = Outbox::default();
+    node.handle(In::PeerUp(NodeId(3), Incarnation(103)), Instant(1), &mut out);
+    hears(&mut node, 3, standing(FIRST, 8, both));
+    node.handle(In::Decided { view: view(6, &[1, 2], &[]), lineage: FIRST, round: Round(9) }, Instant(2), &mut out);
+    let told = |effect: &Effect| matches!(effect, Effect::Send { to: NodeId(3), frame: Frame::V1 { message, .. } } if matches!(**message, Message::Hello(_)));
+    let after = out.take();
+    assert!(after.iter().any(told), "{after:?}");
+}
+
+/// Node 3 gives the founding of nodes 2 and 3 up for that of node 1.
+fn gives_its_founding_up() -> (Membership, Lineage) {
+    let mut node = machine(3, 2, "");
+    let mut out = Outbox::default();
+    node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
+    let (theirs, better) = (Lineage(1 << 64 | 20), Lineage(1 << 64 | 10));
+    for (founder, lineage) in [(2, theirs), (1, better)] {
+        for peer in [1, 2] {
+            node.handle(In::PeerUp(NodeId(peer), Incarnation(peer + 100)), Instant(0), &mut out);
+        }
+        let sender = machine(founder, 2, "");
+        let found = Message::Found { view: view(1, &[founder, 3], &[]), lineage };
+        let header = sender.settings.identity.header(sender.place());
+        node.handle(In::Frame { header, message: Box::new(found) }, Instant(1), &mut out);
+    }
+    let effects = out.take();
+    assert!(effects.contains(&Effect::Resign { founding: true }), "{effects:?}");
+    assert_eq!(node.life.standing.as_ref().map(|standing| standing.lineage), Some(better));
+    (node, theirs)
+}
+
+#[test]
+fn a_founding_that_was_decided_before_it_was_given_up_stands() {
+    for answered_first in [false, true] {
+        let (mut node, theirs) = gives_its_founding_up();
+        let mut out = Outbox::default();
+        let decided = In::Decided { view: view(1, &[2, 3], &[]), lineage: theirs, round: Round(1) };
+        let mut events = vec![decided, In::Resigned(false)];
+        if answered_first {
+            events.reverse();
+        }
+        events.into_iter().for_each(|event| node.handle(event, Instant(2), &mut out));
+        let standing = node.life.standing.as_ref().map(|standing| (standing.lineage, standing.round));
+        assert_eq!(standing, Some((theirs, Round(1))), "answered first: {answered_first}");
+    }
+}
+
+#[test]
+fn what_was_decided_before_a_resignation_was_heard_is_void() {
+    let before = view(5, &[1, 2, 3], &[]);
+    let mut node = member(3, before.clone(), &standing(FIRST, 8, before.clone()));
+    assert!(gives_up(&hears(&mut node, 1, standing(FIRST, 20, view(6, &[1, 2], &[])))));
+    let mut out = Outbox::default();
+    let late = In::Decided { view: before, lineage: FIRST, round: Round(9) };
+    node.handle(late, Instant(2), &mut out);
+    assert_eq!(node.life.standing, None, "its coordinator is about to leave that history");
+    node.handle(In::Resigned(true), Instant(3), &mut out);
+    node.handle(In::Decided { view: view(7, &[1, 2, 3], &[]), lineage: FIRST, round: Round(22) }, Instant(4), &mut out);
+    assert_eq!(node.life.standing.as_ref().map(|standing| standing.round), Some(Round(22)));
 }

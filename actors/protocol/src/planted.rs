@@ -1,0 +1,70 @@
+//! Bugs that are here on purpose, to prove that the simulation finds such: each is switched on by a test, for its own thread. Without
+//! the feature `planted`, which only tests turn on, nothing of them is compiled in.
+
+/// One bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// Whoever lives decides, be it a quorum or not.
+    DecideWithoutQuorum,
+    /// Momentum does not travel to nodes that join.
+    MomentumNotHandedOver,
+    /// A node contributes what it computed before it heard of the round that it was passed over in.
+    FreshDonor,
+    /// A decided outcome is applied by nodes that do not hold its data.
+    ApplyWithoutData,
+    /// The samples of a round are dealt again, whoever used them.
+    SamplerRepeats,
+    /// A leader proposes something else under a ballot that it has used.
+    BallotReused,
+    /// A founding that is decided is given up for another one.
+    FoundingGivenUp,
+    /// Who is left out of a view is not told.
+    LeftOutUntold,
+    /// A promise that was lost is not told again.
+    PromiseUntold,
+    /// A node that changes over to another founding does not ask for what it refused before.
+    RefoundingUnasked,
+}
+
+/// All of them.
+pub const BUGS: [Bug; 10] = [
+    Bug::DecideWithoutQuorum,
+    Bug::MomentumNotHandedOver,
+    Bug::FreshDonor,
+    Bug::ApplyWithoutData,
+    Bug::SamplerRepeats,
+    Bug::BallotReused,
+    Bug::FoundingGivenUp,
+    Bug::LeftOutUntold,
+    Bug::PromiseUntold,
+    Bug::RefoundingUnasked,
+];
+
+#[cfg(feature = "planted")]
+mod switch {
+    use super::Bug;
+    use std::cell::Cell;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Switches a bug on for this thread, or all of them off.
+    pub fn plant(bug: Option<Bug>) {
+        PLANTED.set(bug);
+    }
+
+    pub(crate) fn has(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+}
+
+#[cfg(feature = "planted")]
+pub(crate) use switch::has;
+#[cfg(feature = "planted")]
+pub use switch::plant;
+
+#[cfg(not(feature = "planted"))]
+pub(crate) const fn has(_: Bug) -> bool {
+    false
+}

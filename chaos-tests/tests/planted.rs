@@ -1,0 +1,57 @@
+//! The simulation finds every bug that is planted on purpose: otherwise its silence would prove nothing.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use slowmo_chaos::sim::{Look, search};
+use slowmo_protocol::planted::{BUGS, Bug, plant};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A bug must be found within so many seeds.
+const SEEDS_MAX: u64 = 2_000;
+
+/// A seed that is known to find the bug: it is tried first, so that the test is short.
+fn known(bug: Bug) -> u64 {
+    match bug {
+        Bug::ApplyWithoutData => 539,
+        Bug::BallotReused | Bug::MomentumNotHandedOver => 0,
+        Bug::DecideWithoutQuorum => 1,
+        Bug::FoundingGivenUp => 754,
+        Bug::FreshDonor => 28,
+        Bug::LeftOutUntold => 491,
+        Bug::PromiseUntold => 441,
+        Bug::RefoundingUnasked => 113,
+        Bug::SamplerRepeats => 8,
+    }
+}
+
+/// The first seed that finds a bug, and which invariant it breaks.
+fn found(bug: Bug) -> Option<(u64, String)> {
+    plant(Some(bug));
+    let found = std::iter::once(known(bug)).chain(0..SEEDS_MAX).find_map(|seed| {
+        let report = search::seed(seed, &(1..=8), Look::default());
+        report.violation.map(|violation| (seed, violation.invariant))
+    });
+    plant(None);
+    found
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(bug) = BUGS.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    results.lock().unwrap().insert(format!("{bug:?}"), found(*bug));
+                }
+            });
+        }
+    });
+    let results = results.into_inner().unwrap();
+    for (bug, found) in &results {
+        println!("{bug}: {found:?}");
+    }
+    let missed: Vec<_> = results.iter().filter(|(_, found)| found.is_none()).collect();
+    assert!(missed.is_empty(), "not found within {SEEDS_MAX} seeds: {missed:?}");
+}
