@@ -66,11 +66,7 @@ impl World {
             }
         };
         match Frame::decode(&bytes) {
-            Ok(decoded) if decoded == frame => Some(decoded),
-            Ok(decoded) => {
-                // A learning rate that is not a number is not equal to itself.
-                Some(decoded)
-            }
+            Ok(decoded) => Some(decoded),
             Err(error) => {
                 self.watch.broken(self.now, "bounds", format!("a frame does not decode: {error}"));
                 None

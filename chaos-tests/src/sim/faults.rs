@@ -10,7 +10,6 @@ use crate::trace::{End, Event as Traced};
 use slowmo_protocol::gossip_peer::PARKED_MAX;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::membership;
-use slowmo_protocol::policy::Quorum;
 
 /// Models that overlapped gossip keeps beside one for each step of staleness.
 const MODELS_BESIDE: u64 = 4;
@@ -90,7 +89,7 @@ impl World {
         }
     }
 
-    /// Somebody else of the furthest history stays. Whoever survives may decide, so there nobody may be left out who is alone.
+    /// Somebody else of the furthest history stays: what was decided last must be held by one who can go on from it.
     fn may_go(&self, process: Process) -> bool {
         let Some(furthest) = self.watch.history().furthest() else {
             return self.processes[process].node.rounds.applied == 0 && self.now > 0;
@@ -103,11 +102,7 @@ impl World {
                 running.node.start == **start && !running.draining && member
             })
         };
-        let staying = furthest.decided.next.iter().filter(stays).count();
-        match self.config.quorum {
-            // It must be certain that what was decided last is held by somebody who stays.
-            Quorum::Majority | Quorum::Survivors => staying >= 1,
-        }
+        furthest.decided.next.iter().any(|start| stays(&start))
     }
 
     /// From now on nothing goes wrong. Members that died come back, where the others cannot decide without them.
