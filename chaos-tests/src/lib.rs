@@ -3,8 +3,6 @@
 //! | module | does |
 //! |---|---|
 //! | [`conformance`] | runs recorded trajectories through real runtimes and compares every value |
-//! | [`fault`] | what can be done to a cluster, whoever carries it out |
-//! | [`trace`] | what happened in a run, event by event |
 //! | [`model`] | explores every state of small clusters with the product's own rules |
 //! | [`invariants`] | what must hold, whatever happens: judges traces |
 //! | [`sim`] | whole nodes in virtual time: every machine, a network, seeded faults |
@@ -14,9 +12,7 @@
 
 pub mod cluster;
 pub mod conformance;
-pub mod fault;
 pub mod fuzz;
 pub mod invariants;
 pub mod model;
 pub mod sim;
-pub mod trace;

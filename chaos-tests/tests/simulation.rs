@@ -65,7 +65,7 @@ fn a_trace_is_read_as_it_was_written() {
     let report = seed(2, Look { keeps_trace: true, verbose: false });
     for line in report.trace.unwrap() {
         let text = serde_json::to_string(&line).unwrap();
-        let read: slowmo_chaos::trace::Line = serde_json::from_str(&text).unwrap();
+        let read: slowmo_protocol::trace::Line = serde_json::from_str(&text).unwrap();
         assert_eq!(read, line, "{text}");
     }
 }

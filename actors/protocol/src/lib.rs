@@ -17,6 +17,7 @@
 //! | [`ballot`] | promise and accept: one decree a round |
 //! | [`liveness`] | which watched nodes are alive |
 //! | [`membership`], [`coordinator`], [`gossip_peer`], [`aggregator`] | the machines behind the actors of the same names |
+//! | [`trace`] | nothing: what happened in a run, as events that invariants judge |
 //! | [`planted`] | bugs on purpose, for tests only |
 //! | [`wire`] | control frames and stream headers, bounded decoding |
 #![deny(missing_docs)]
@@ -44,5 +45,6 @@ pub mod schedule;
 pub mod shards;
 pub mod time;
 pub mod topology;
+pub mod trace;
 pub mod view;
 pub mod wire;

@@ -1,13 +1,13 @@
 //! What people and tools write: configurations, keys, admin requests and answers, trajectories, traces.
 
 use crate::conformance::Case;
-use crate::trace::Line;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use slowmo::Config;
 use slowmo::admin::{Answer, Request};
 use slowmo::config::{ClusterKey, user_arguments};
 use slowmo::transport::quic::Identity;
+use slowmo_protocol::trace::Line;
 use std::fmt::Debug;
 use std::path::Path;
 

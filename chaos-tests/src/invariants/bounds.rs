@@ -1,7 +1,7 @@
 //! 9. Memory, queues and streams stay within their named bounds.
 
 use super::{Checked, History, Invariant};
-use crate::trace::{Event, Line};
+use slowmo_protocol::trace::{Event, Line};
 
 /// Nothing is fuller than its bound.
 #[derive(Default)]

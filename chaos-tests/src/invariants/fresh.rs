@@ -1,8 +1,8 @@
 //! 7. No fresh node's parameters enter a decided round of an existing lineage except by contributing after it joined.
 
 use super::{Checked, History, Invariant};
-use crate::trace::{Event, Line};
 use slowmo_protocol::coordinator::RoundKind;
+use slowmo_protocol::trace::{Event, Line};
 
 /// Every contributor is a member, and computed its contribution from the parameters that were decided before.
 #[derive(Default)]

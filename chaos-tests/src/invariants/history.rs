@@ -1,10 +1,10 @@
 //! What all rules need to know of a run: who lives, what was decided after what, who contributed what.
 
 use super::troubles::Troubles;
-use crate::trace::{Decided, Event, Line, Place, Setup, Start};
 use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::ident::{Incarnation, Lineage, NodeId, Round};
 use slowmo_protocol::time::Instant;
+use slowmo_protocol::trace::{Decided, Event, Line, Place, Setup, Start};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 

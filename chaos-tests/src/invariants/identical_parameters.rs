@@ -1,8 +1,8 @@
 //! 2. After applying round `t` every member has bit-identical parameters.
 
 use super::{Checked, History, Invariant};
-use crate::trace::{Event, Line, Place};
 use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::trace::{Event, Line, Place};
 use std::collections::BTreeMap;
 
 /// The digests of what every node has after a round are equal.

@@ -1,8 +1,8 @@
 //! 6. A minority side decides nothing (majority quorum).
 
 use super::{Checked, History, Invariant};
-use crate::trace::{Decided, Event, Line};
 use slowmo_protocol::policy::Quorum;
+use slowmo_protocol::trace::{Decided, Event, Line};
 
 /// Who decides is a quorum of the view, or accounts for all of it together with members that hold nothing any more: they came back
 /// as new starts, or resigned.

@@ -1,7 +1,7 @@
 //! 5. Push-sum mass (algorithm section 5): over live nodes, what is held, in escrow and in flight is what there should be.
 
 use super::{Checked, History, Invariant};
-use crate::trace::{Event, Line};
+use slowmo_protocol::trace::{Event, Line};
 
 /// The books balance that well, relative to the largest mass.
 const EXACT: f64 = 1e-9;

@@ -16,9 +16,9 @@ mod troubles;
 
 pub use history::History;
 
-use crate::trace::Line;
 use serde::{Deserialize, Serialize};
 use slowmo_protocol::time::Instant;
+use slowmo_protocol::trace::Line;
 
 /// One rule.
 pub trait Invariant {

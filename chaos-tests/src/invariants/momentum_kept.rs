@@ -1,10 +1,10 @@
 //! 4. No decided momentum is lost while at most `R` holders of each shard die between two decisions.
 
 use super::{Checked, History, Invariant};
-use crate::trace::{Event, Line, Place};
 use slowmo_protocol::ident::{NodeId, Round, ShardId};
 use slowmo_protocol::shards::Layout;
 use slowmo_protocol::time::Instant;
+use slowmo_protocol::trace::{Event, Line, Place};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where momentum restarts, more than `R` members had trouble since the proposal of the round before; and once all members have
@@ -37,7 +37,7 @@ impl Invariant for MomentumKept {
             return Ok(());
         }
         let since = before.and_then(|known| history.before(&known.decided)).map_or(Instant(0), |known| known.at);
-        let troubled = |start: &&crate::trace::Start| history.troubles().since(**start, since);
+        let troubled = |start: &&slowmo_protocol::trace::Start| history.troubles().since(**start, since);
         let troubled: Vec<NodeId> = decided.members.iter().filter(troubled).map(|start| start.node).collect();
         if troubled.len() > setup.replicas {
             return Ok(());

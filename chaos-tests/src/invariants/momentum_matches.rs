@@ -2,10 +2,10 @@
 
 use super::history::{Contribution, Known};
 use super::{Checked, History, Invariant};
-use crate::trace::{Decided, Event, Held, Line, Place};
 use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::shards::Layout;
+use slowmo_protocol::trace::{Decided, Event, Held, Line, Place};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// `β` of every run whose trace has values.

@@ -1,7 +1,7 @@
 //! 1. One outcome per round and lineage.
 
 use super::{Checked, History, Invariant};
-use crate::trace::{Decided, Event, Line};
+use slowmo_protocol::trace::{Decided, Event, Line};
 
 /// Every node that applies a round's outcome applies the same.
 #[derive(Default)]

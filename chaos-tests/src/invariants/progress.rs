@@ -1,8 +1,8 @@
 //! 8. Progress: once faults stop, a round is decided within a bounded time, and soon all who live are members and contribute.
 
 use super::{Checked, History, Invariant};
-use crate::trace::{Event, Line, Start};
 use slowmo_protocol::time::Instant;
+use slowmo_protocol::trace::{Event, Line, Start};
 use std::collections::BTreeMap;
 
 /// Everybody who lives contributes to a decided round of the history that goes on.

@@ -1,7 +1,7 @@
 //! 10. Every sample of an epoch is used exactly once per decided history (elastic sampler).
 
 use super::{Checked, History, Invariant};
-use crate::trace::{Event, Line, Place};
+use slowmo_protocol::trace::{Event, Line, Place};
 use std::collections::BTreeMap;
 
 /// The samples that decided contributions used, by round.

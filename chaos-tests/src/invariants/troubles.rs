@@ -1,9 +1,9 @@
 //! Who had trouble when: whoever was killed, stopped, cut off or slowed may have been taken for dead for a while.
 
-use crate::fault::{Fault, Link};
-use crate::trace::{Event, Line, Start};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::time::{Instant, Span};
+use slowmo_protocol::trace::{Event, Line, Start};
+use slowmo_protocol::trace::{Fault, Link};
 use std::collections::BTreeMap;
 
 /// How long after its trouble is over a node may still be missed: it must be heard again, or join again.

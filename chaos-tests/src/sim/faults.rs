@@ -5,11 +5,11 @@ use super::mail::{Mail, ToMembership};
 use super::network::Process;
 use super::node::STREAMS_PARKED_MAX;
 use super::world::World;
-use crate::fault::Fault;
-use crate::trace::{End, Event as Traced};
 use slowmo_protocol::gossip_peer::PARKED_MAX;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::membership;
+use slowmo_protocol::trace::Fault;
+use slowmo_protocol::trace::{End, Event as Traced};
 
 /// Models that overlapped gossip keeps beside one for each step of staleness.
 const MODELS_BESIDE: u64 = 4;
@@ -94,7 +94,7 @@ impl World {
         let Some(furthest) = self.watch.history().furthest() else {
             return self.processes[process].node.rounds.applied == 0 && self.now > 0;
         };
-        let stays = |start: &&crate::trace::Start| {
+        let stays = |start: &&slowmo_protocol::trace::Start| {
             let other = self.process(start.node).filter(|other| *other != process);
             other.is_some_and(|other| {
                 let running = &self.processes[other];

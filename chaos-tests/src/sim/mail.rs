@@ -329,7 +329,7 @@ pub enum Wish {
     /// Look for peers from now on, or no more.
     Search(bool),
     /// Write it down.
-    Record(crate::trace::Event),
+    Record(slowmo_protocol::trace::Event),
     /// The process ends in order.
     Exit,
     /// The training failed.

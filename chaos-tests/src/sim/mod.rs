@@ -32,11 +32,11 @@ mod world;
 
 pub use world::World;
 
-use crate::fault::Timed;
 use crate::invariants::{Verdict, Violation};
-use crate::trace::Line;
 use config::Config;
 use coverage::Coverage;
+use slowmo_protocol::trace::Line;
+use slowmo_protocol::trace::Timed;
 
 /// What became of a run.
 pub struct Report {

@@ -3,8 +3,8 @@
 //! and overtaken. A connection over which nothing is heard ends after a while, at each end by itself.
 
 use super::mail::Stream;
-use crate::fault::Link;
 use slowmo_protocol::ident::{Incarnation, NodeId};
+use slowmo_protocol::trace::Link;
 use slowmo_protocol::wire::Frame;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;

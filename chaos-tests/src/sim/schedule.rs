@@ -2,9 +2,9 @@
 
 use super::config::{Class, Config, MILLI};
 use super::random::Random;
-use crate::fault::{Fault, Link, Timed};
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::time::{Instant, Span};
+use slowmo_protocol::trace::{Fault, Link, Timed};
 
 /// New nodes have ids from here on, and below the founders'.
 const NEW_IDS: u64 = 500;

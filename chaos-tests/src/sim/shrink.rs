@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::{Look, Report, run};
-use crate::fault::Timed;
+use slowmo_protocol::trace::Timed;
 
 /// Runs that a search for a shorter schedule takes at most.
 const RUNS_MAX: usize = 400;

@@ -3,9 +3,9 @@
 use super::config::Config;
 use super::mail::{Failure, Mail};
 use crate::invariants::{Judge, Verdict, Violation};
-use crate::trace::{Event, Line, Setup, Start};
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::time::Instant;
+use slowmo_protocol::trace::{Event, Line, Setup, Start};
 use slowmo_protocol::wire::Frame;
 
 /// Longest description of one message.

@@ -10,11 +10,11 @@ use super::network::{Network, Process};
 use super::node::{self, Node};
 use super::random::Random;
 use super::watch::Watch;
-use crate::fault::Timed;
-use crate::trace::{End, Event as Traced, Start};
 use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::time::Instant;
+use slowmo_protocol::trace::Timed;
+use slowmo_protocol::trace::{End, Event as Traced, Start};
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
 

@@ -15,7 +15,6 @@ pub use training::{Doing, GAMMA, TrainingPart};
 
 use super::config::Config;
 use super::mail::{Mail, Part, ToAggregator, ToGossip, ToMembership, ToRounds, Wish};
-use crate::trace::Start;
 use aggregator::AggregatorPart;
 use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::gossip_peer::{self, Waits};
@@ -24,6 +23,7 @@ use slowmo_protocol::machine::Identity;
 use slowmo_protocol::policy::{OnMomentumLoss, Quorum};
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::topology::Rate;
+use slowmo_protocol::trace::Start;
 use slowmo_protocol::{coordinator, liveness, membership as members};
 use std::net::SocketAddr;
 

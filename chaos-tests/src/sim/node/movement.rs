@@ -1,9 +1,9 @@
 //! The data movements of one attempt in a simulated node: who has sent what, the sums, the slow step, what a round leaves behind.
 
 use crate::sim::mail::{Content, Contribution, Movement, State, Stream, Values};
-use crate::trace::{Held, digest_values};
 use slowmo_protocol::coordinator::{Attempt, Outcome, Plan, Publication, RoundKind};
 use slowmo_protocol::ident::{NodeId, ShardId};
+use slowmo_protocol::trace::{Held, digest_values};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -5,12 +5,12 @@ use super::movement::{Applied, Moving, Parked, Shards};
 use crate::sim::mail::{
     Contribution, Failure, Mail, Movement, RoundDecided, Stream, ToAggregator, ToGossip, ToMembership, ToRounds, Values, Wish,
 };
-use crate::trace::{Decided, Event, Start};
 use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings};
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round};
 use slowmo_protocol::machine::{Identity, Machine, Outbox};
 use slowmo_protocol::membership;
 use slowmo_protocol::time::Instant;
+use slowmo_protocol::trace::{Decided, Event, Start};
 use slowmo_protocol::view::Member;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub struct RoundsPart {
     /// How long what this node computes or writes takes, in microseconds.
     pub work: u64,
     /// The last outcome whose parameters the training thread had when it contributed.
-    pub after: Option<crate::trace::Place>,
+    pub after: Option<slowmo_protocol::trace::Place>,
     /// Why no round is decided.
     pub waiting: Option<String>,
     /// The decided outcomes applied so far.
@@ -259,7 +259,7 @@ impl RoundsPart {
         wishes.push(Wish::Record(Event::Applied {
             start: self.start,
             decided: Box::new(decided),
-            digest: crate::trace::digest_values(values),
+            digest: slowmo_protocol::trace::digest_values(values),
             values: values.to_vec(),
             holds: self.shards.held(),
             drained,

@@ -56,7 +56,7 @@ pub struct TrainingPart {
     members: Arc<[Member]>,
     used: Vec<(u64, u64)>,
     /// The last decided round whose parameters it took.
-    pub after: Option<crate::trace::Place>,
+    pub after: Option<slowmo_protocol::trace::Place>,
     /// Inner steps taken.
     pub steps: u64,
 }
@@ -235,7 +235,7 @@ impl TrainingPart {
     /// Hands a decided round to the sampler.
     fn follow(&mut self, outcome: &Outcome, members: &Arc<[Member]>) {
         if outcome.terms.carries_parameters() {
-            self.after = Some(crate::trace::Place { lineage: outcome.lineage, round: outcome.round });
+            self.after = Some(slowmo_protocol::trace::Place { lineage: outcome.lineage, round: outcome.round });
         }
         if let Some(progress) = &self.progress {
             let start = outcome.samples.as_ref().unwrap_or(progress);

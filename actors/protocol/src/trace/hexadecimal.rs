@@ -2,8 +2,8 @@
 
 /// A lineage: 32 digits.
 pub mod lineage {
+    use crate::ident::Lineage;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
-    use slowmo_protocol::ident::Lineage;
 
     pub fn serialize<S: Serializer>(lineage: &Lineage, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{:032x}", lineage.0))

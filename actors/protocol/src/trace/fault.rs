@@ -1,9 +1,9 @@
 //! What can be done to a cluster. The same faults are carried out in the simulation, on real actors and on real processes; who
 //! carries them out decides how.
 
+use crate::ident::NodeId;
+use crate::time::{Instant, Span};
 use serde::{Deserialize, Serialize};
-use slowmo_protocol::ident::NodeId;
-use slowmo_protocol::time::{Instant, Span};
 
 /// What is wrong on the way from one node to another. The default is nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

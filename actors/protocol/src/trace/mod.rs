@@ -4,16 +4,17 @@
 //! Numbers are exact: digests and lineages are written in hexadecimal, because JSON's numbers are not wide enough for them.
 
 mod digest;
+mod fault;
 mod hexadecimal;
 
 pub use digest::{digest, digest_values};
+pub use fault::{Fault, Link, Timed};
 
-use crate::fault::Fault;
+use crate::coordinator::{Outcome, RoundKind};
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
+use crate::policy::Quorum;
+use crate::time::{Instant, Span};
 use serde::{Deserialize, Serialize};
-use slowmo_protocol::coordinator::{Outcome, RoundKind};
-use slowmo_protocol::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
-use slowmo_protocol::policy::Quorum;
-use slowmo_protocol::time::{Instant, Span};
 
 /// An event and when it happened, in microseconds since the run began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
