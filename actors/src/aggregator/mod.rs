@@ -36,6 +36,21 @@ const SPARE_GOSSIP_MODELS_MAX: usize = 1;
 /// The shell of the aggregator.
 pub struct AggregatorActor;
 
+/// What a decided round brought.
+struct Brought {
+    values: Assembled,
+    /// What a member gave this node when it joined.
+    donated: Option<Arc<Assembled>>,
+    /// The members that the round began with.
+    members_before: Arc<[Member]>,
+}
+
+impl Brought {
+    fn into_parts(self) -> (Assembled, Option<Arc<Assembled>>, Arc<[Member]>) {
+        (self.values, self.donated, self.members_before)
+    }
+}
+
 /// The aggregator's machine and what it must not see: buffers and reply channels.
 pub struct AggregatorState {
     machine: Aggregator,
@@ -47,10 +62,8 @@ pub struct AggregatorState {
     frozen: Option<Frozen>,
     donation: Option<Frozen>,
     samples: Option<Progress>,
-    /// The values of the round that was decided last, until the workers take them.
-    decided: Assembled,
-    /// What a member gave this node when it joined, until the workers take it.
-    donated: Option<Arc<Assembled>>,
+    /// What decided rounds brought, until the workers take it; as many as the machine keeps.
+    untaken: BTreeMap<Round, Brought>,
     /// The values of the gossip that is complete, until the workers take them.
     gossiped: Assembled,
     /// If those are a correction of the training threads' model: the part of it that stays.
@@ -59,7 +72,6 @@ pub struct AggregatorState {
     stepped: Assembled,
     whole: Option<Box<WholeState>>,
     members: Arc<[Member]>,
-    members_before: Arc<[Member]>,
     gone: Option<ExchangeError>,
     failed: bool,
     timer: Timer,
@@ -83,9 +95,8 @@ impl Actor for AggregatorActor {
         match message {
             AggregatorMessage::Arrive(arrival) => state.arrive(arrival),
             AggregatorMessage::RoundDecided { outcome, members, values, donated, drained } => {
-                (state.members, state.members_before) = (outcome.view.members().into(), members);
-                state.donated = donated.map(Arc::new).or(state.donated.take());
-                state.round_decided(outcome, values, drained);
+                let brought = Brought { values, donated: donated.map(Arc::new), members_before: members };
+                state.round_decided(outcome, brought, drained);
             }
             AggregatorMessage::GossipDone { step, weight, contributors, next_step, values, correction }
                 if state.machine.awaits_gossip(step) =>
@@ -133,14 +144,12 @@ impl AggregatorState {
             frozen: None,
             donation: None,
             samples: None,
-            decided: Assembled::default(),
-            donated: None,
+            untaken: BTreeMap::new(),
             gossiped: Assembled::default(),
             correction: None,
             stepped: Assembled::default(),
             whole: None,
             members: Arc::default(),
-            members_before: Arc::default(),
             gone: None,
             failed: false,
             timer: Timer::default(),
@@ -167,13 +176,18 @@ impl AggregatorState {
         self.feed(In::Arrive { worker, request });
     }
 
-    fn round_decided(&mut self, outcome: Outcome, values: Assembled, drained: bool) {
+    fn round_decided(&mut self, outcome: Outcome, mut brought: Brought, drained: bool) {
         // A joiner's whole state starts from the parameters that it joined with.
         if self.whole.is_none() && self.request.is_some_and(|(request, _)| request.task == Task::Found) {
-            self.found(&values);
+            self.found(&brought.values);
         }
-        // The training threads' gradients may still be wanted when parameters wait for them.
-        self.decided = values;
+        self.members = outcome.view.members().into();
+        if outcome.terms.carries_parameters() {
+            // They replace all that was before them, but not what a joiner was given.
+            let before = std::mem::take(&mut self.untaken);
+            brought.donated = brought.donated.or_else(|| before.into_values().find_map(|before| before.donated));
+        }
+        self.untaken.insert(outcome.round, brought);
         self.feed(In::RoundDecided { outcome: Arc::new(outcome), drained });
     }
 
@@ -193,15 +207,15 @@ impl AggregatorState {
                 Effect::WholeStep { values, gamma } => self.start_whole_step(values, gamma, myself),
                 Effect::Release { values, weight, outcome, contributors, next_step, drained } => {
                     let correction = self.correction.filter(|_| values == Values::Gossiped);
-                    let values = self.take(values);
-                    let (members, members_before) = (Arc::clone(&self.members), Arc::clone(&self.members_before));
+                    let brought = outcome.as_ref().and_then(|outcome| self.take_brought(outcome.round));
+                    let (decided, donated, members_before) = brought.map_or_else(Default::default, Brought::into_parts);
+                    let values = if values == Values::Decided { decided } else { self.take(values) };
                     // Gradients do not go with it.
-                    let parameters = outcome.as_ref().filter(|outcome| outcome.terms.carries_parameters());
-                    if let Some(outcome) = parameters {
+                    if let Some(outcome) = outcome.as_ref().filter(|outcome| outcome.terms.carries_parameters()) {
                         self.tell_decided(outcome, &values);
                     }
-                    let (values, parameters) = (Arc::new(values), parameters.is_some());
-                    let donated = self.donated.take_if(|_| parameters);
+                    let members = outcome.as_ref().map_or_else(|| Arc::clone(&self.members), |outcome| outcome.view.members().into());
+                    let values = Arc::new(values);
                     self.answer(Ok(Exchanged {
                         values,
                         correction,
@@ -214,6 +228,11 @@ impl AggregatorState {
                         next_step,
                         drained,
                     }));
+                }
+                Effect::Behind => {
+                    tracing::warn!("this node missed too many means of gradients: it joins again");
+                    self.untaken.clear();
+                    self.context.actors.tell_membership(MembershipMessage::Stranded);
                 }
                 Effect::Unchanged => self.answer(Err(ExchangeError::PassedOver)),
                 Effect::Drained => self.answer(Err(ExchangeError::Drained)),
@@ -260,7 +279,8 @@ impl AggregatorState {
 
     fn take(&mut self, values: Values) -> Assembled {
         match values {
-            Values::Decided => std::mem::take(&mut self.decided),
+            // Its whole step comes first; the rest of what the round brought waits for that.
+            Values::Decided => self.untaken.values_mut().next().map(|brought| std::mem::take(&mut brought.values)).unwrap_or_default(),
             Values::Gossiped => std::mem::take(&mut self.gossiped),
             Values::Stepped => std::mem::take(&mut self.stepped),
             Values::Own => {
@@ -269,6 +289,12 @@ impl AggregatorState {
                 own
             }
         }
+    }
+
+    /// What a round brought. What the machine forgot, as no exchange took it, is older and goes as well.
+    fn take_brought(&mut self, round: Round) -> Option<Brought> {
+        self.untaken = self.untaken.split_off(&round);
+        self.untaken.remove(&round)
     }
 
     fn start_whole_step(&mut self, values: Values, gamma: f32, myself: &ActorRef<AggregatorMessage>) {

@@ -139,6 +139,9 @@ pub enum Effect {
     },
     /// Tell every waiting worker that its gradients stay as they are: parameters wait for it, at its next step.
     Unchanged,
+    /// The node missed more means of gradients than it can catch up with: it must join again. Whoever waits goes on waiting, for the
+    /// parameters with which the node is admitted.
+    Behind,
     /// Tell every waiting worker that the node has left the cluster.
     Drained,
     /// Tell every waiting worker that others of the node did not come.
@@ -162,7 +165,7 @@ pub enum Effect {
 /// Where values come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// From the round that was decided last.
+    /// From the round that the result names.
     Decided,
     /// From the gossip that is complete.
     Gossiped,

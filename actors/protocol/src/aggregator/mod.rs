@@ -2,11 +2,16 @@
 //! request, and carries the node's push-sum weight and round from one exchange to the next.
 //!
 //! A round may be decided without this node's contribution: it was late, or away. Its workers then get the outcome at their next
-//! exchange, whatever they ask for, and go on from the step that follows it.
+//! exchange, whatever they ask for, and go on from the step that follows it. Means of gradients that they missed change the
+//! parameters only through their optimizer, so they get one after the other, each at its own step, after the parameters that came
+//! before them. A node that missed too many joins again, which brings it the parameters themselves.
 
 mod events;
+mod untaken;
 
 pub use events::{Effect, In, Request, Task, Values};
+
+pub use untaken::MEANS_UNTAKEN_MAX;
 
 use crate::coordinator::{Outcome, RoundKind, Terms};
 use crate::ident::{Round, Step};
@@ -16,6 +21,7 @@ use crate::schedule::{Due, Exchange};
 use crate::time::{Instant, Span};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use untaken::{Next, Untaken};
 
 /// How far an exchange is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +50,9 @@ pub struct Aggregator {
     arrived: BTreeSet<usize>,
     request: Option<Request>,
     phase: Phase,
-    decided: Option<(Arc<Outcome>, bool)>,
+    untaken: Untaken,
+    /// The workers lack means of gradients: nothing of theirs may be contributed before they took parameters.
+    behind: bool,
     drained: bool,
     /// Nodes whose values were mixed by the gossip of this exchange, and the step that follows it.
     gossiped: Option<(usize, Step)>,
@@ -65,7 +73,9 @@ impl Machine for Aggregator {
             In::WholeStepDone => self.whole_step_done(out),
             In::Failed => {
                 // Its values went into the step that is being taken, which nobody gets any more.
-                self.decided.take_if(|_| self.phase == Phase::WholeStep);
+                if self.phase == Phase::WholeStep {
+                    self.take_outcome();
+                }
                 self.clear();
             }
             In::Drained => self.drain(out),
@@ -84,9 +94,9 @@ impl Aggregator {
     #[must_use]
     pub fn new(workers: usize, settles: bool, timeout: Span) -> Self {
         let (weight, round, arrived) = (1.0, Round::FOUNDING, BTreeSet::new());
-        let (request, decided, gossiped, arrive_by) = (None, None, None, None);
-        let (phase, drained) = (Phase::Gathering, false);
-        Self { workers, settles, weight, round, arrived, request, phase, decided, drained, gossiped, timeout, arrive_by }
+        let (request, gossiped, arrive_by) = (None, None, None);
+        let (phase, untaken, behind, drained) = (Phase::Gathering, Untaken::default(), false, false);
+        Self { workers, settles, weight, round, arrived, request, phase, untaken, behind, drained, gossiped, timeout, arrive_by }
     }
 
     /// The node's push-sum weight.
@@ -142,8 +152,11 @@ impl Aggregator {
             self.clear();
             return out.push(Effect::Drained);
         }
-        if self.decided.is_some() && !planted::has(Bug::FreshDonor) {
-            return self.catch_up(request, out);
+        if !planted::has(Bug::FreshDonor) && !self.untaken.is_empty() && self.catch_up(request, out) {
+            return;
+        }
+        if self.behind {
+            return;
         }
         let (step, round) = (request.step, self.round);
         match request.task {
@@ -182,35 +195,46 @@ impl Aggregator {
         }
     }
 
-    /// What was decided while nobody waited, or something else than what the workers wait for, comes first.
-    fn catch_up(&mut self, request: Request, out: &mut Outbox<Effect>) {
-        let carries = self.decided.as_ref().is_some_and(|(outcome, _)| outcome.terms.carries_parameters());
-        match request.task {
-            Task::Gradients if carries => {
+    /// What was decided while nobody waited comes first; `false` if nothing is left of it that these workers can take.
+    fn catch_up(&mut self, request: Request, out: &mut Outbox<Effect>) -> bool {
+        match self.untaken.next_for(&request) {
+            Next::Nothing => return false,
+            Next::Take => self.release(Values::Decided, out),
+            Next::Parameters => {
                 self.clear();
                 // Gradients cannot be answered with parameters: those wait for the next step.
                 out.push(Effect::Unchanged);
             }
-            Task::Gradients => self.release(Values::Decided, out),
-            _ if carries => self.release(Values::Decided, out),
-            _ => {
-                // A gradient mean that nobody waits for any more.
-                self.decided = None;
-                self.start(request, out);
-            }
+            Next::Behind => self.fall_behind(out),
         }
+        true
+    }
+
+    /// What the workers lack cannot be had by means any more. They wait for the parameters with which the node is admitted again.
+    fn fall_behind(&mut self, out: &mut Outbox<Effect>) {
+        self.untaken = Untaken::default();
+        self.behind = true;
+        out.push(Effect::Behind);
     }
 
     fn round_decided(&mut self, outcome: Arc<Outcome>, drained: bool, out: &mut Outbox<Effect>) {
         self.round = outcome.round.next();
         if outcome.terms.carries_parameters() {
             self.weight = 1.0;
+            self.behind = false;
         }
         let asked = self.request.is_some_and(|request| request.is_answered_by(outcome.terms));
-        self.decided = Some((outcome, drained));
+        if !self.untaken.add(outcome, drained) {
+            return self.fall_behind(out);
+        }
         match (self.phase, self.request) {
             (Phase::Round, _) if asked => self.whole_step_or_release(out),
-            (Phase::Round | Phase::Gossip | Phase::Settling, Some(request)) => self.catch_up(request, out),
+            (Phase::Round | Phase::Gossip | Phase::Settling, Some(request)) => {
+                if !self.catch_up(request, out) {
+                    // Their contribution went into no round, and was not asked for again.
+                    self.fall_behind(out);
+                }
+            }
             // Nobody waits yet, or a step that is being taken is let finish.
             _ => {}
         }
@@ -218,7 +242,7 @@ impl Aggregator {
 
     fn whole_step_done(&mut self, out: &mut Outbox<Effect>) {
         let Some(request) = self.request.filter(|_| self.phase == Phase::WholeStep) else { return };
-        let overtaken = self.decided.as_ref().is_some_and(|(outcome, _)| !request.is_answered_by(outcome.terms));
+        let overtaken = self.untaken.parameters().is_some_and(|outcome| !request.is_answered_by(outcome.terms));
         let values = if overtaken { Values::Decided } else { Values::Stepped };
         self.release(values, out);
     }
@@ -232,10 +256,10 @@ impl Aggregator {
     }
 
     fn whole_step_or_release(&mut self, out: &mut Outbox<Effect>) {
-        let values = match (&self.decided, self.gossiped) {
-            (Some(_), _) => Values::Decided,
-            (None, Some(_)) => Values::Gossiped,
-            (None, None) => Values::Own,
+        let values = match (self.untaken.is_empty(), self.gossiped) {
+            (false, _) => Values::Decided,
+            (true, Some(_)) => Values::Gossiped,
+            (true, None) => Values::Own,
         };
         match self.request {
             Some(Request { task: Task::Due(Due { whole_slow_step: true, .. }), gamma, .. }) => {
@@ -248,7 +272,7 @@ impl Aggregator {
 
     fn release(&mut self, values: Values, out: &mut Outbox<Effect>) {
         let step = self.request.map_or(Step(0), |request| request.step);
-        let (outcome, drained) = self.decided.take().map_or((None, false), |(outcome, drained)| (Some(outcome), drained));
+        let (outcome, drained) = self.take_outcome().map_or((None, false), |(outcome, drained)| (Some(outcome), drained));
         let (contributors, next_step) = match (&outcome, self.gossiped) {
             (Some(outcome), _) => (outcome.contributors.len(), outcome.terms.next_step()),
             (None, Some(gossiped)) => gossiped,
@@ -257,6 +281,11 @@ impl Aggregator {
         self.drained |= drained;
         out.push(Effect::Release { values, weight: self.weight, outcome, contributors, next_step, drained });
         self.clear();
+    }
+
+    /// The outcome that this exchange ends with, if one does; means of later steps stay.
+    fn take_outcome(&mut self) -> Option<(Arc<Outcome>, bool)> {
+        self.request.and_then(|request| self.untaken.take_for(&request))
     }
 
     fn drain(&mut self, out: &mut Outbox<Effect>) {

@@ -166,3 +166,74 @@ fn a_round_that_overtakes_settling_is_what_the_workers_get() {
     assert!(matches!(released[..], [Effect::Release { values: Values::Decided, next_step: Step(8), .. }]), "{released:?}");
     assert_eq!(feed(&mut machine, In::Settled { step: Step(4), weight: 0.75 }), []);
 }
+
+fn gradients(step: u64) -> In {
+    In::Arrive { worker: 0, request: Request { step: Step(step), task: Task::Gradients, gamma: 0.0, elements: 23 } }
+}
+
+/// The kind of the outcome that was released, the step that follows, and the round.
+fn released(effects: &[Effect]) -> Option<(RoundKind, Step, Round)> {
+    match effects {
+        [Effect::Release { values: Values::Decided, outcome: Some(outcome), next_step, .. }] => {
+            Some((outcome.terms.kind, *next_step, outcome.round))
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn parameters_outlive_the_means_that_follow_them_and_each_mean_is_taken_at_its_step() {
+    let mut machine = Aggregator::new(1, false, Span(9));
+    feed(&mut machine, decided(40, RoundKind::Slow, 7));
+    feed(&mut machine, decided(41, RoundKind::Gradients, 8));
+    feed(&mut machine, decided(42, RoundKind::Gradients, 9));
+    assert_eq!(feed(&mut machine, gradients(3)), [Effect::Unchanged], "gradients of parameters that are replaced");
+    let taken = feed(&mut machine, In::Arrive { worker: 0, request: request(3, Exchange::Nothing, false) });
+    assert_eq!(released(&taken), Some((RoundKind::Slow, Step(8), Round(40))));
+    assert_eq!(released(&feed(&mut machine, gradients(8))), Some((RoundKind::Gradients, Step(8), Round(41))));
+    assert_eq!(released(&feed(&mut machine, gradients(9))), Some((RoundKind::Gradients, Step(9), Round(42))));
+    let contributes = feed(&mut machine, gradients(10));
+    assert!(matches!(contributes[..], [Effect::Round { round: Round(43), .. }]), "{contributes:?}");
+}
+
+#[test]
+fn a_node_that_missed_too_many_means_joins_again_and_contributes_nothing_until_then() {
+    let mut machine = Aggregator::new(1, false, Span(9));
+    for missed in 0..MEANS_UNTAKEN_MAX as u64 {
+        assert_eq!(feed(&mut machine, decided(5 + missed, RoundKind::Gradients, 3 + missed)), []);
+    }
+    let last = MEANS_UNTAKEN_MAX as u64;
+    assert_eq!(feed(&mut machine, decided(5 + last, RoundKind::Gradients, 3 + last)), [Effect::Behind]);
+    assert_eq!(feed(&mut machine, gradients(3)), [], "it would name a step that the others have behind them");
+    assert_eq!(feed(&mut machine, decided(20, RoundKind::Slow, 15)), [Effect::Unchanged]);
+    let taken = feed(&mut machine, In::Arrive { worker: 0, request: request(3, Exchange::Nothing, false) });
+    assert_eq!(released(&taken), Some((RoundKind::Slow, Step(16), Round(20))));
+    let contributes = feed(&mut machine, gradients(16));
+    assert!(matches!(contributes[..], [Effect::Round { round: Round(21), .. }]), "{contributes:?}");
+}
+
+#[test]
+fn a_mean_of_a_later_step_than_the_workers_are_at_says_that_they_are_behind() {
+    let mut machine = Aggregator::new(1, false, Span(9));
+    let begun = feed(&mut machine, gradients(3));
+    assert!(matches!(begun[..], [Effect::Round { .. }]), "{begun:?}");
+    assert_eq!(feed(&mut machine, decided(0, RoundKind::Gradients, 4)), [Effect::Behind]);
+}
+
+#[test]
+fn a_mean_that_no_exchange_took_is_forgotten_once_its_step_is_over() {
+    let mut machine = Aggregator::new(1, false, Span(9));
+    feed(&mut machine, decided(5, RoundKind::Gradients, 3));
+    let contributes = feed(&mut machine, gradients(4));
+    assert!(matches!(contributes[..], [Effect::Round { round: Round(6), .. }]), "{contributes:?}");
+}
+
+#[test]
+fn a_mean_that_is_decided_during_a_whole_step_waits_for_its_own_exchange() {
+    let mut machine = Aggregator::new(1, false, Span(9));
+    feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Nothing, true) });
+    assert_eq!(feed(&mut machine, decided(3, RoundKind::Gradients, 5)), []);
+    let stepped = feed(&mut machine, In::WholeStepDone);
+    assert!(matches!(stepped[..], [Effect::Release { values: Values::Stepped, outcome: None, next_step: Step(5), .. }]), "{stepped:?}");
+    assert_eq!(released(&feed(&mut machine, gradients(5))), Some((RoundKind::Gradients, Step(5), Round(3))));
+}

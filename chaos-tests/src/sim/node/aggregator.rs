@@ -11,6 +11,7 @@ use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::membership;
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::view::Member;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The machine and what it must not see.
@@ -19,9 +20,8 @@ pub struct AggregatorPart {
     gossips: bool,
     asked: Option<Arrival>,
     frozen: Option<Values>,
-    decided: Option<Values>,
-    members_before: Arc<[Member]>,
-    donated: Option<Values>,
+    /// What decided rounds brought, until the thread takes it: values, a joiner's buffers, the members before.
+    untaken: BTreeMap<Round, (Values, Option<Values>, Arc<[Member]>)>,
     gossiped: Option<(Values, Option<f64>)>,
     leaving: bool,
 }
@@ -34,9 +34,7 @@ impl AggregatorPart {
             gossips,
             asked: None,
             frozen: None,
-            decided: None,
-            members_before: Arc::default(),
-            donated: None,
+            untaken: BTreeMap::new(),
             gossiped: None,
             leaving: false,
         }
@@ -59,10 +57,12 @@ impl AggregatorPart {
                 feed(&mut self.machine, In::Arrive { worker: 0, request });
             }
             ToAggregator::Decided(decided) => {
-                let RoundDecided { outcome, members, values, donated, drained } = *decided;
-                self.members_before = members;
-                self.donated = donated.or(self.donated.take());
-                self.decided = Some(values);
+                let RoundDecided { outcome, members, values, mut donated, drained } = *decided;
+                if outcome.terms.carries_parameters() {
+                    let before = std::mem::take(&mut self.untaken);
+                    donated = donated.or_else(|| before.into_values().find_map(|(_, donated, _)| donated));
+                }
+                self.untaken.insert(outcome.round, (values, donated, members));
                 feed(&mut self.machine, In::RoundDecided { outcome: Arc::new(outcome), drained });
             }
             ToAggregator::GossipDone(done) if self.machine.awaits_gossip(done.step) => {
@@ -109,6 +109,10 @@ impl AggregatorPart {
             Effect::Release { values, weight, outcome, next_step, drained, .. } => {
                 self.release(values, (weight, next_step, drained), outcome, wishes);
             }
+            Effect::Behind => {
+                self.untaken.clear();
+                wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(membership::In::Stranded))));
+            }
             Effect::Unchanged => self.answer(ToTraining::PassedOver, wishes),
             Effect::Drained => self.answer(ToTraining::Drained, wishes),
         }
@@ -131,8 +135,14 @@ impl AggregatorPart {
         outcome: Option<Arc<Outcome>>,
         wishes: &mut Vec<Wish>,
     ) {
+        let brought = outcome.as_ref().and_then(|outcome| {
+            self.untaken = self.untaken.split_off(&outcome.round);
+            self.untaken.remove(&outcome.round)
+        });
+        let (decided, donated, members_before) =
+            brought.map_or_else(Default::default, |(values, donated, members)| (Some(values), donated, members));
         let (values, stays) = match source {
-            Source::Decided => (self.decided.take(), None),
+            Source::Decided => (decided, None),
             Source::Gossiped => self.gossiped.take().map_or((None, None), |(values, stays)| (Some(values), stays)),
             Source::Own | Source::Stepped => (None, None),
         };
@@ -140,8 +150,7 @@ impl AggregatorPart {
         if let (Some(outcome), Some(values), true) = (parameters, &values, self.gossips) {
             wishes.push(Wish::Tell(Mail::Gossip(ToGossip::Decided(outcome.round.next(), values.clone()))));
         }
-        let donated = self.donated.take_if(|_| parameters.is_some());
-        let decided = outcome.map(|outcome| (outcome, Arc::clone(&self.members_before)));
+        let decided = outcome.map(|outcome| (outcome, members_before));
         let exchanged = Exchanged { values, stays, weight, decided, donated, next_step, drained };
         self.answer(ToTraining::Exchanged(Box::new(exchanged)), wishes);
     }
