@@ -7,9 +7,10 @@
 //! one of a majority went on with new starts of the others. Two that were founded apart and decided rounds under a majority stay
 //! apart: nobody's training is thrown away unasked, and both sides say so by name.
 
-use super::{Effect, Membership};
+use super::{DECISION_WAIT, Effect, Membership};
 use crate::ident::{Lineage, NodeId, Round};
 use crate::machine::Outbox;
+use crate::time::Instant;
 use crate::view::View;
 use crate::wire::{Header, Hello, Message, Standing};
 use std::cmp::Reverse;
@@ -153,7 +154,8 @@ impl Membership {
             return self.change_over(theirs, out);
         }
         if self.counts_on_me(&theirs.view) && self.life.has_asked(&theirs) {
-            // Admitted: the decision is on its way here.
+            // Admitted: the decision is on its way here. Unless they decided before they heard that it resigned.
+            self.life.counted = Some(theirs);
             return;
         }
         if self.life.has_asked_for(&theirs) {
@@ -176,6 +178,16 @@ impl Membership {
             self.life.cluster = Some(theirs);
         }
         self.join_when_ready(out);
+    }
+
+    /// Who is counted on and does not get the decision was a member when that was made, and resigned meanwhile: it asks again.
+    pub(super) fn ask_again_when_not_admitted(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        if self.life.counted.is_none() {
+            self.life.counted_until = None;
+        } else if now >= *self.life.counted_until.get_or_insert(now.after(DECISION_WAIT)) {
+            (self.life.cluster, self.life.counted_until) = (self.life.counted.take(), None);
+            self.join_when_ready(out);
+        }
     }
 }
 

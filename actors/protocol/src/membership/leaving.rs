@@ -6,7 +6,7 @@ use crate::time::{Instant, Span};
 use crate::view::MEMBERS_MAX;
 use crate::wire::{Header, Message};
 
-/// How long a node that wanted to leave, and hears from others that it is out, waits for the decision itself.
+/// How long a node that hears from others that it is out, as it wanted, or in, waits for the decision itself.
 pub const DECISION_WAIT: Span = Span::from_millis(2_000);
 
 /// How often a node that leaves says so until it is out: a member that joined meanwhile, or was away, has not heard it.

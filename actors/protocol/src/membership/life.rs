@@ -35,6 +35,9 @@ pub(super) struct Life {
     pub cluster: Option<Standing>,
     /// The view that this node asked to be admitted to.
     asked: Option<(Lineage, Epoch)>,
+    /// Others say that this node is a member of this view, which is later than the one it asked for.
+    pub counted: Option<Standing>,
+    pub counted_until: Option<Instant>,
     /// Who asked to be admitted, to which view.
     pub candidates: BTreeMap<NodeId, (Epoch, Member)>,
     dead: BTreeSet<(NodeId, Incarnation)>,
@@ -124,7 +127,7 @@ impl Membership {
         let before = self.life.standing.replace(Standing { lineage, round, view, alive: Vec::new() });
         let asked = self.life.asked.map(|(lineage, _)| lineage);
         self.life.lineage_before = before.as_ref().map(|before| before.lineage).or(asked);
-        (self.life.cluster, self.life.asked) = (None, None);
+        (self.life.cluster, self.life.asked, self.life.counted) = (None, None, None);
         self.life.was_member |= round > Round::FOUNDING;
         // They bound the way in, not a later way back.
         (self.appear_by, self.synchronize_by) = (None, None);

@@ -97,6 +97,7 @@ impl Machine for Membership {
         self.dial_missing(now, out);
         self.leave_again(now, out);
         self.end_when_drained(now, out);
+        self.ask_again_when_not_admitted(now, out);
         self.tell_waiting(out);
     }
 
@@ -104,7 +105,7 @@ impl Machine for Membership {
         let waiting = self.failed.is_none() && (self.life.is_new() || self.life.waits_for_admission(self.settings.join));
         let refused_by = self.refused.as_ref().map(|(_, deadline)| *deadline);
         let founding = [self.appear_by, self.synchronize_by, refused_by].into_iter().flatten().filter(|_| waiting).min();
-        let others = [self.leave_by, self.life.redial_at, self.life.leave_again_at, self.life.drained_by()];
+        let others = [self.leave_by, self.life.redial_at, self.life.leave_again_at, self.life.drained_by(), self.life.counted_until];
         founding.into_iter().chain(others.into_iter().flatten()).min()
     }
 }

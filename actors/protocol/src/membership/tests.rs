@@ -364,3 +364,33 @@ fn a_node_that_was_told_to_drain_while_it_joined_leaves_once_it_is_admitted() {
     node.handle(In::Decided { view, lineage: Lineage(5), round: Round(9) }, Instant(3), &mut out);
     assert!(!out.take().iter().any(leaving), "once is enough");
 }
+
+#[test]
+fn a_member_that_resigned_while_others_counted_on_it_asks_again() {
+    let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
+    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
+    let view = |epoch: u64, ids: &[u64]| View::new(Epoch(epoch), ids.iter().map(|id| member(*id)).collect()).unwrap();
+    let (before, after) = (view(5, &[1, 2, 9]), view(6, &[2, 9]));
+    node.handle(In::Decided { view: before.clone(), lineage: Lineage(5), round: Round(8) }, Instant(1), &mut out);
+    node.handle(In::Stranded, Instant(2), &mut out);
+    node.handle(In::Resigned(true), Instant(2), &mut out);
+    // One has not heard of the round that stranded this node; the other has, and that round's view has this node in it.
+    for (id, round, view) in [(1, 8, before), (2, 9, after)] {
+        let mut peer = machine(id, 1, "");
+        peer.life.standing = Some(Standing { lineage: Lineage(5), round: Round(round), view, alive: vec![] });
+        let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+        node.handle(In::Frame { header, message }, Instant(3), &mut out);
+    }
+    let asked = |out: &mut Outbox<Effect>| -> Vec<Epoch> {
+        let joins = out.take().into_iter().filter_map(|effect| match effect {
+            Effect::Send { frame: Frame::V1 { header, message }, .. } if *message == Message::Join => Some(header.epoch),
+            _ => None,
+        });
+        joins.collect()
+    };
+    assert!(asked(&mut out).iter().all(|epoch| *epoch == Epoch(5)), "the decision may be on its way here");
+    let late = node.next_deadline().unwrap();
+    assert!(late <= Instant(3).after(DECISION_WAIT));
+    node.handle(In::Tick, Instant(3).after(DECISION_WAIT), &mut out);
+    assert_eq!(asked(&mut out), [Epoch(6)], "it was none that admitted it");
+}
