@@ -22,6 +22,7 @@ fn known(bug: Bug) -> u64 {
         Bug::PromiseUntold => 441,
         Bug::RefoundingUnasked => 113,
         Bug::SamplerRepeats => 8,
+        Bug::StaleEpoch | Bug::MixedTwice | Bug::EscrowNotReclaimed | Bug::UnboundedEscrow => 0,
     }
 }
 

@@ -22,12 +22,20 @@ pub enum Bug {
     LeftOutUntold,
     /// A promise that was lost is not told again.
     PromiseUntold,
+    /// Gossip of another view, or of another history, is mixed.
+    StaleEpoch,
+    /// A message stays with what is to be mixed after it was.
+    MixedTwice,
+    /// What was sent to a node that died is not taken back.
+    EscrowNotReclaimed,
+    /// Messages without an answer are kept, however many there are.
+    UnboundedEscrow,
     /// A node that changes over to another founding does not ask for what it refused before.
     RefoundingUnasked,
 }
 
 /// All of them.
-pub const BUGS: [Bug; 10] = [
+pub const BUGS: [Bug; 14] = [
     Bug::DecideWithoutQuorum,
     Bug::MomentumNotHandedOver,
     Bug::FreshDonor,
@@ -37,6 +45,10 @@ pub const BUGS: [Bug; 10] = [
     Bug::FoundingGivenUp,
     Bug::LeftOutUntold,
     Bug::PromiseUntold,
+    Bug::StaleEpoch,
+    Bug::MixedTwice,
+    Bug::EscrowNotReclaimed,
+    Bug::UnboundedEscrow,
     Bug::RefoundingUnasked,
 ];
 

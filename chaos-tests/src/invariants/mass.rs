@@ -18,11 +18,11 @@ impl Invariant for Mass {
     }
 
     fn observe(&mut self, line: &Line, _: &History) -> Result<(), String> {
-        let Event::Mass { place, found, expected } = &line.event else { return Ok(()) };
+        let Event::Mass { start, place, found, expected } = &line.event else { return Ok(()) };
         self.checked += 1;
         let scale = expected.iter().fold(1.0f64, |most, value| most.max(value.abs()));
         let balanced = found.len() == expected.len() && found.iter().zip(expected).all(|(one, other)| (one - other).abs() <= EXACT * scale);
-        if balanced { Ok(()) } else { Err(format!("{}: the mass is {found:?} and should be {expected:?}", place.round)) }
+        if balanced { Ok(()) } else { Err(format!("{} in {}: its mass is {found:?} and should be {expected:?}", start.node, place.round)) }
     }
 
     fn finish(&mut self, _: &History) -> Result<Checked, String> {

@@ -1,6 +1,7 @@
 //! What the parts of a simulated node tell each other, as the real actors do: each part has a mailbox, whose messages arrive in the
 //! order in which they were sent, a moment later.
 
+use super::books::Entry;
 use slowmo_protocol::aggregator::Request;
 use slowmo_protocol::coordinator::{Attempt, Outcome, RoundError, Terms};
 use slowmo_protocol::gossip_peer::{Key, Sent};
@@ -330,6 +331,8 @@ pub enum Wish {
     Search(bool),
     /// Write it down.
     Record(slowmo_protocol::trace::Event),
+    /// Write down what became of push-sum mass.
+    Book(Entry),
     /// The process ends in order.
     Exit,
     /// The training failed.

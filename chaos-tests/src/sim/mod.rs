@@ -13,6 +13,7 @@
 //!
 //! A run has a safety phase with faults; then all faults stop, and everybody who lives must contribute again within a bounded time.
 
+pub mod books;
 mod clock;
 pub mod config;
 pub mod coverage;

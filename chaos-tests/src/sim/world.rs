@@ -1,6 +1,7 @@
 //! The simulated world: processes, a network between them, one queue of events in virtual time. After every event the invariants are
 //! looked at.
 
+use super::books::{Books, Entry};
 use super::clock::Clock;
 use super::config::Config;
 use super::coverage::Coverage;
@@ -59,6 +60,7 @@ pub struct World {
     pub watch: Watch,
     /// What was seen.
     pub coverage: Coverage,
+    books: Books,
     /// The faults are over.
     pub quiet: bool,
     /// Events so far.
@@ -87,6 +89,7 @@ impl World {
             network: Network::default(),
             watch: Watch::new(&config),
             coverage: Coverage::default(),
+            books: Books::default(),
             quiet: false,
             events: 0,
             felt_until: 0,
@@ -222,6 +225,13 @@ impl World {
         self.watch.observe(Instant(self.now), event);
     }
 
+    fn book(&mut self, process: Process, entry: Entry) {
+        match self.books.take(self.processes[process].node.start, entry) {
+            Ok(event) => event.into_iter().for_each(|event| self.record(event)),
+            Err(what) => self.watch.broken(self.now, "push_sum_mass", what),
+        }
+    }
+
     fn tick(&mut self, process: Process, part: Part) {
         let running = &mut self.processes[process];
         if running.ticks[part as usize].is_none_or(|at| at > self.now) || !running.alive {
@@ -297,6 +307,7 @@ impl World {
                 }
             }
             Wish::Record(event) => self.record(event),
+            Wish::Book(entry) => self.book(process, entry),
             Wish::Exit => self.end(process, End::Left),
             Wish::Fail(failure) => {
                 self.watch.failed(self.now, self.processes[process].node.start, &failure);

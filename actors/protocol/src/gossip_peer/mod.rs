@@ -36,6 +36,7 @@ pub use inbox::PARKED_MAX;
 use crate::algorithm::Gossip;
 use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
+use crate::planted::{self, Bug};
 use crate::time::Instant;
 use crate::topology::{self, Topology};
 use crate::view::View;
@@ -220,6 +221,12 @@ impl GossipPeer {
         self.escrow.is_open(sent)
     }
 
+    /// Whether a member is taken for dead.
+    #[must_use]
+    pub fn is_lost(&self, node: NodeId) -> bool {
+        self.lost.contains(&node)
+    }
+
     /// Weight whose fate was not known when a round closed; it is in the average twice, or not at all.
     #[must_use]
     pub fn written_off(&self) -> f64 {
@@ -322,7 +329,9 @@ impl GossipPeer {
         out.push(Effect::Send { to, frame: self.identity.frame(self.place(), message) });
     }
 
-    fn place(&self) -> Place {
+    /// Where in history this node's mass is; the ballot says nothing.
+    #[must_use]
+    pub fn place(&self) -> Place {
         Place { lineage: self.lineage, epoch: self.epoch, round: self.round, ballot: Ballot::default() }
     }
 
@@ -337,7 +346,9 @@ impl GossipPeer {
     fn member_lost(&mut self, node: NodeId) {
         if self.is_member(node) {
             self.lost.insert(node);
-            self.escrow.reclaim(node);
+            if !planted::has(Bug::EscrowNotReclaimed) {
+                self.escrow.reclaim(node);
+            }
             self.inbox.give_up(node);
         }
     }

@@ -190,14 +190,18 @@ pub enum Event {
     },
     /// A node is no member any more and joins again.
     Resigned(Start),
-    /// Of a round under way, what there is of push-sum mass, and what there should be: weight first, then values.
+    /// Of a round under way, the push-sum mass that a node answers for, and what that should be by all that it sent, accepted and got
+    /// back: weight first, then values where they are recorded.
     Mass {
+        /// Who.
+        #[serde(flatten)]
+        start: Start,
         /// The round that the masses belong to.
         #[serde(flatten)]
         place: Place,
-        /// Held, in escrow and in flight, each once.
+        /// Its own, what it holds for the next mix, and what it has in escrow.
         found: Vec<f64>,
-        /// What members began with and learnt, less what is known to be lost.
+        /// What it began the round with, less what others have of it, and what it has of others.
         expected: Vec<f64>,
     },
     /// A bounded thing, as full as it is.

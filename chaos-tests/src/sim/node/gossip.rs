@@ -1,5 +1,7 @@
 //! The gossip peer of a simulated node and its arithmetic: real numerators over small vectors. As the actor does.
 
+mod entries;
+
 use crate::sim::mail::{Content, GossipDone, Mail, Stream, ToAggregator, ToGossip, ToMembership, Values, Wish};
 use slowmo_protocol::algorithm::{Algorithm, Base, Gossip};
 use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, PARKED_MAX, Plan, Purpose, Sent, Waits};
@@ -9,6 +11,7 @@ use slowmo_protocol::membership;
 use slowmo_protocol::schedule::{gossips_before, next_boundary};
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::view::View;
+use slowmo_protocol::wire::Header;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -25,8 +28,7 @@ pub struct GossipPart {
     round: Round,
     early: Vec<In>,
     streams: BTreeMap<Key, Stream>,
-    reading: BTreeMap<Key, u64>,
-    reads: u64,
+    reading: BTreeMap<Key, Header>,
     /// Numerators of messages that have arrived and are not mixed yet.
     arrived: BTreeMap<Key, Values>,
     /// Numerators of what was sent and may come back.
@@ -58,7 +60,6 @@ impl GossipPart {
             early: Vec::new(),
             streams: BTreeMap::new(),
             reading: BTreeMap::new(),
-            reads: 0,
             arrived: BTreeMap::new(),
             shipped: BTreeMap::new(),
             frozen: None,
@@ -99,9 +100,12 @@ impl GossipPart {
 
     /// Takes a message.
     pub fn take(&mut self, message: ToGossip, now: Instant, wishes: &mut Vec<Wish>) {
-        let mut out = Outbox::default();
+        let (mut out, before) = (Outbox::default(), self.stands());
+        let told = self.told(&message);
         self.decide(message, now, wishes, &mut out);
-        for effect in out.take() {
+        let effects = out.take();
+        self.book(before, told, &effects, wishes);
+        for effect in effects {
             self.act(effect, wishes);
         }
     }
@@ -215,9 +219,8 @@ impl GossipPart {
     fn act(&mut self, effect: Effect, wishes: &mut Vec<Wish>) {
         match effect {
             Effect::Receive(key) => {
-                let Some(Stream { content: Content::Gossip(_, _, values), .. }) = self.streams.remove(&key) else { return };
-                self.reads += 1;
-                self.reading.insert(key, self.reads);
+                let Some(Stream { content: Content::Gossip(_, _, values), header }) = self.streams.remove(&key) else { return };
+                self.reading.insert(key, header);
                 wishes.push(Wish::Later(1, Mail::Gossip(ToGossip::Read(key, Some(values)))));
             }
             Effect::Drop(key) => {

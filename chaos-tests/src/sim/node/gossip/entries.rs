@@ -1,0 +1,93 @@
+//! What the books are told of a gossip peer's mass: read off what its machine was told and what it asked for.
+
+use super::GossipPart;
+use crate::sim::books::Entry;
+use crate::sim::mail::{ToGossip, Wish};
+use slowmo_protocol::gossip_peer::{Effect, In, Key};
+use slowmo_protocol::ident::{NodeId, Step};
+use slowmo_protocol::machine::Place;
+use slowmo_protocol::trace::Start;
+use slowmo_protocol::wire::{Frame, Header, Message};
+
+/// Where a machine stood, and what it had written off.
+pub type Stands = Option<(Place, f64)>;
+
+/// What a machine was told that moves mass.
+pub enum Told {
+    /// A message is here as a whole.
+    Arrived(Key, Header),
+    /// A node is taken for dead.
+    Lost(NodeId),
+    /// Nothing of a step was sent.
+    Withheld(Step),
+    /// A sender took back what it sent.
+    Reclaimed(Header, Step),
+    /// Something else.
+    Other,
+}
+
+impl GossipPart {
+    pub(super) fn stands(&self) -> Stands {
+        self.machine.as_ref().map(|machine| (machine.place(), machine.written_off()))
+    }
+
+    pub(super) fn told(&self, message: &ToGossip) -> Told {
+        match message {
+            ToGossip::Read(key, Some(_)) => self.reading.get(key).map_or(Told::Other, |header| Told::Arrived(*key, *header)),
+            ToGossip::In(In::MemberLost(node)) => Told::Lost(*node),
+            ToGossip::In(In::Frame { header, message }) => match **message {
+                Message::GossipReclaimed { step } => Told::Reclaimed(*header, step),
+                _ => Told::Other,
+            },
+            ToGossip::Leave(_) => self.plan.as_ref().map_or(Told::Other, |plan| Told::Withheld(plan.step)),
+            _ => Told::Other,
+        }
+    }
+
+    pub(super) fn book(&self, before: Stands, told: Told, effects: &[Effect], wishes: &mut Vec<Wish>) {
+        let Some((machine, (place, written_off))) = self.machine.as_ref().zip(self.stands()) else { return };
+        let mut entries = Vec::new();
+        let stays = before.filter(|(before, _)| *before == place);
+        match stays {
+            None => entries.push(Entry::Stands(place)),
+            Some((_, before)) if written_off > before => entries.push(Entry::WrittenOff(written_off - before)),
+            Some(_) => {}
+        }
+        match told {
+            Told::Arrived(key, header) if effects.iter().any(|effect| says_it_is_held(effect, key)) => {
+                entries.push(Entry::Accepted(start(&header), place_of(&header), key.1));
+            }
+            Told::Lost(node) if machine.is_lost(node) => {
+                let open = self.shipped.keys().filter(|sent| sent.0 == node && machine.awaits_answer(**sent));
+                entries.push(Entry::Lost(node, open.map(|sent| sent.1).collect()));
+            }
+            Told::Withheld(step) if stays.is_some() => entries.push(Entry::Withheld(step)),
+            Told::Reclaimed(header, step) => entries.push(Entry::Reclaimed(start(&header), place_of(&header), step)),
+            _ => {}
+        }
+        for effect in effects {
+            match effect {
+                Effect::Ship(plan) => entries.push(Entry::Shipped(plan.step, plan.out.clone(), plan.split.share)),
+                Effect::Forget(sent) => entries.push(Entry::Released(*sent)),
+                Effect::Mix(mix) => entries.extend(mix.returned.iter().map(|sent| Entry::Back(*sent))),
+                _ => {}
+            }
+        }
+        entries.push(Entry::Weighs(machine.weight()));
+        wishes.extend(entries.into_iter().map(Wish::Book));
+    }
+}
+
+/// An answer to what was just read says that it is held.
+fn says_it_is_held(effect: &Effect, key: Key) -> bool {
+    let Effect::Send { to, frame: Frame::V1 { message, .. } } = effect else { return false };
+    *to == key.2 && matches!(**message, Message::GossipMixed { step } if step == key.1)
+}
+
+fn start(header: &Header) -> Start {
+    Start { node: header.sender, incarnation: header.incarnation }
+}
+
+fn place_of(header: &Header) -> Place {
+    Place { lineage: header.lineage, epoch: header.epoch, round: header.round, ballot: header.ballot }
+}
