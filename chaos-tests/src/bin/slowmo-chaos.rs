@@ -61,8 +61,8 @@ fn main() -> anyhow::Result<ExitCode> {
     let Command::Sim(arguments) = Arguments::parse().command;
     let begun = Instant::now();
     let threads = arguments.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let look = Look { keeps_trace: arguments.trace.is_some(), verbose: arguments.verbose };
     if arguments.verbose || (arguments.seeds == 1 && arguments.trace.is_some()) {
-        let look = Look { keeps_trace: arguments.trace.is_some(), verbose: arguments.verbose };
         let report = search::seed(arguments.first_seed, &arguments.nodes, look);
         return show(&arguments, report);
     }
@@ -84,7 +84,7 @@ fn main() -> anyhow::Result<ExitCode> {
         }
     }
     match found.failures.first() {
-        Some((first, _)) => show(&arguments, search::seed(*first, &arguments.nodes, Look::default())),
+        Some((first, _)) => show(&arguments, search::seed(*first, &arguments.nodes, look)),
         None => Ok(ExitCode::SUCCESS),
     }
 }
@@ -104,6 +104,8 @@ fn show(arguments: &Sim, report: Report) -> anyhow::Result<ExitCode> {
     };
     let seed = report.config.seed;
     println!("seed {seed} ({:?}): {} at {} ms: {}", report.config.class, violation.invariant, violation.at.0 / 1000, violation.what);
+    // Of the run as it was: that is what the seed replays.
+    save(arguments, &report)?;
     let faults = report.schedule.len();
     report.nodes.iter().for_each(|node| println!("  {node}"));
     let shorter = shrink::shrink(report);
@@ -113,7 +115,6 @@ fn show(arguments: &Sim, report: Report) -> anyhow::Result<ExitCode> {
     }
     let (from, to) = (arguments.nodes.start(), arguments.nodes.end());
     println!("again: cargo run --release -p slowmo-chaos -- sim --first-seed {seed} --seeds 1 --nodes {from}..{to}");
-    save(arguments, &shorter)?;
     Ok(ExitCode::FAILURE)
 }
 

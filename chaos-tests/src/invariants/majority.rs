@@ -29,6 +29,8 @@ impl Invariant for Majority {
         let same = decided.began_in == decided.place.lineage;
         match (is_quorum(decided), same) {
             (true, true) => Ok(()),
+            // Those whose data it is may be a quorum, and some of them gone when it was decided.
+            (true, false) if accounts_for_all(decided, history) && is_short(decided, history) => Ok(()),
             (true, false) => Err(format!("{round} changed the history although {participants:?} are a quorum of {:?}", decided.members)),
             (false, false) if accounts_for_all(decided, history) => Ok(()),
             (false, _) => Err(format!("{round} was decided by {participants:?} of {:?}, which are no quorum", decided.members)),
@@ -46,6 +48,11 @@ fn is_quorum(decided: &Decided) -> bool {
     let there = decided.members.iter().filter(|start| decided.participants.contains(&start.node)).count();
     let lowest = decided.members.first().is_some_and(|start| decided.participants.contains(&start.node));
     2 * there > decided.members.len() || (2 * there == decided.members.len() && lowest)
+}
+
+/// Whether one of those that took part holds nothing any more.
+fn is_short(decided: &Decided, history: &History) -> bool {
+    decided.members.iter().any(|start| decided.participants.contains(&start.node) && history.is_void(*start))
 }
 
 fn accounts_for_all(decided: &Decided, history: &History) -> bool {

@@ -96,9 +96,12 @@ impl MomentumMatches {
     /// The shards of which nobody who took part had the state; how many of them are new must be what was decided.
     fn lost(&self, decided: &Decided, history: &History) -> Result<BTreeSet<ShardId>, String> {
         let Some(before) = history.before(decided).map(|known| &known.decided) else { return Ok(BTreeSet::new()) };
-        let Some(holders) = self.holders.get(&before.place) else { return Ok(BTreeSet::new()) };
+        if self.holders.is_empty() {
+            // The trace shows none.
+            return Ok(BTreeSet::new());
+        }
         let is_held = |shard: &ShardId| {
-            let holders = holders.get(shard);
+            let holders = self.holders.get(&before.place).and_then(|holders| holders.get(shard));
             holders.is_some_and(|holders| decided.participants.iter().any(|node| holders.contains(node)))
         };
         let shards = Layout::new(self.states.get(&before.place).map_or(0, |state| state.anchor.len())).shards();

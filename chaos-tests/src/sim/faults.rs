@@ -105,20 +105,21 @@ impl World {
         furthest.decided.next.iter().any(|start| stays(&start))
     }
 
-    /// From now on nothing goes wrong. Members that died come back, where the others cannot decide without them.
+    /// From now on nothing goes wrong. Who died comes back; so does who left, if those that stay cannot go on without: it left while
+    /// they were taken for dead.
     pub(super) fn fall_quiet(&mut self) {
         self.heal();
         self.quiet = true;
         let now = self.now;
         for process in 0..self.processes.len() {
             let running = &mut self.processes[process];
-            running.paused_until = running.paused_until.min(now);
             (running.node.training.slowness, running.node.rounds.work) = (100, 0);
             running.clock.drift(now, super::clock::RIGHT);
         }
         let gone: Vec<NodeId> = self.newest.keys().copied().filter(|node| self.process(*node).is_none()).collect();
+        let goes_on = self.goes_on();
         for node in gone {
-            if !self.left(node) {
+            if !self.left(node) || !goes_on {
                 self.start(node);
             }
         }
@@ -128,7 +129,13 @@ impl World {
 
     /// Whether the newest start of a node left in order.
     fn left(&self, node: NodeId) -> bool {
-        self.newest.get(&node).is_some_and(|process| self.processes[*process].draining)
+        self.newest.get(&node).is_some_and(|process| self.processes[*process].ended == Some(End::Left))
+    }
+
+    /// Whether somebody lives whom the furthest history counts on.
+    fn goes_on(&self) -> bool {
+        let furthest = self.watch.history().furthest();
+        furthest.is_none_or(|known| known.decided.next.iter().any(|start| self.watch.history().living().contains(start)))
     }
 
     /// After every event: nothing is fuller than its bound.

@@ -77,6 +77,9 @@ pub fn run(config: Config, schedule: Vec<Timed>, look: Look) -> Report {
     let mut world = World::new(config, schedule);
     (world.watch.verbose, world.watch.trace) = (look.verbose, look.keeps_trace.then(Vec::new));
     world.run(until);
+    // Whoever was stopped when the faults ended came back later.
+    let quiet = world.watch.history().quiet().map_or(0, |quiet| quiet.0);
+    world.run(until.max(quiet + world.config.recovers_within.0));
     let (rounds, now) = (world.watch.rounds, world.now);
     let nodes = world.living().map(|process| world.describe(process)).collect();
     let World { config, schedule, watch, coverage, events, .. } = world;

@@ -38,6 +38,8 @@ pub struct Running {
     pub searches: bool,
     /// It was asked to drain.
     pub draining: bool,
+    /// How it ended, if it did.
+    pub ended: Option<End>,
     /// When each part gets its next tick.
     ticks: [Option<u64>; Part::COUNT],
     /// When the last message to each part arrives.
@@ -164,7 +166,11 @@ impl World {
             Event::Look(process) => self.look(process),
             Event::Closed { at, peer, departed, connections } => self.hear_closed(at, peer, departed, connections),
             Event::Fault(index) => self.fault(index),
-            Event::Quiet => self.fall_quiet(),
+            Event::Quiet => match self.living().map(|process| self.processes[process].paused_until).max() {
+                // A process that wakes earlier than it was told to would hear of things in another order than they happened.
+                Some(wakes) if wakes > self.now => self.at(wakes, Event::Quiet),
+                _ => self.fall_quiet(),
+            },
         }
     }
 
@@ -189,6 +195,7 @@ impl World {
             clock: Clock::default(),
             searches: true,
             draining: false,
+            ended: None,
             ticks: [None; Part::COUNT],
             mailboxes: [0; Part::COUNT],
         });
@@ -216,6 +223,7 @@ impl World {
         if how != End::Killed {
             self.depart(process);
         }
+        self.processes[process].ended = Some(how);
         self.network.sessions[process].clear();
         self.record(Traced::Ended { start, end: how });
     }

@@ -115,6 +115,17 @@ pub struct Outcome {
     pub order: Vec<NodeId>,
 }
 
+impl Outcome {
+    /// Whether the two differ in the history that they go on with at most: who holds the data of one holds those of the other.
+    #[must_use]
+    pub fn has_the_data_of(&self, other: &Self) -> bool {
+        let Self { lineage: _, round, terms, contributors, view, absent, momentum_lost, samples, order } = self;
+        (*round, *terms, *momentum_lost) == (other.round, other.terms, other.momentum_lost)
+            && (contributors, view, absent) == (&other.contributors, &other.view, &other.absent)
+            && (samples, order) == (&other.samples, &other.order)
+    }
+}
+
 /// An outcome as a leader proposes it: who must accept it and hold its data before it is decided.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Proposal {

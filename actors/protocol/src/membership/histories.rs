@@ -163,6 +163,9 @@ impl Membership {
             return self.send(header.sender, Message::Join, out);
         }
         let newer = self.life.cluster.as_ref().is_none_or(|known| {
+            if self.is_deserted(known) {
+                return true;
+            }
             // A member of what was known: its history may have gone on under another lineage.
             let of_known = known.view.member(header.sender).is_some_and(|member| member.incarnation == header.incarnation);
             let same = known.lineage == theirs.lineage && (theirs.round, theirs.view.epoch()) >= (known.round, known.view.epoch());
@@ -178,6 +181,15 @@ impl Membership {
             self.life.cluster = Some(theirs);
         }
         self.join_when_ready(out);
+    }
+
+    /// Whether nobody is left of a cluster that was heard of: its members are gone, were started again, or stand in another history.
+    fn is_deserted(&self, known: &Standing) -> bool {
+        let there = |id: &NodeId, incarnation| {
+            let stands_in = self.hellos.get(id).filter(|hello| hello.incarnation == incarnation).and_then(|hello| hello.stands_in);
+            self.connected.get(id) == Some(&incarnation) && stands_in == Some(known.lineage)
+        };
+        !known.view.members().iter().any(|member| there(&member.id, member.incarnation))
     }
 
     /// Who is counted on and does not get the decision was a member when that was made, and resigned meanwhile: it asks again.

@@ -212,7 +212,7 @@ impl Coordinator {
     /// The lineage goes on where a quorum decides: no two quorums decide differently. Fewer may where survivors decide, and where all
     /// the others died and came back holding nothing; but others than this view knows of may have gone on, and where they did, these
     /// are two histories. So they are where survivors propose without having refuted all that was reported.
-    fn lineage_after(&self, participants: &[NodeId]) -> Option<Lineage> {
+    pub(super) fn lineage_after(&self, participants: &[NodeId]) -> Option<Lineage> {
         let history = self.history.as_ref()?;
         let leading = self.current.as_ref().and_then(|current| current.leading.as_ref());
         let unrefuted = self.settings.quorum == Quorum::Survivors && leading.is_some_and(crate::ballot::Proposer::overshadows);

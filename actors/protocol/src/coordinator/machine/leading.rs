@@ -6,7 +6,7 @@ use super::Coordinator;
 use crate::ballot::Proposer;
 use crate::coordinator::BROKEN_ATTEMPTS_MAX;
 use crate::coordinator::events::Effect;
-use crate::coordinator::outcome::{Proposal, RoundKind, Terms};
+use crate::coordinator::outcome::{Outcome, Proposal, RoundKind, Terms};
 use crate::ident::{Ballot, NodeId};
 use crate::machine::Outbox;
 use crate::planted::{self, Bug};
@@ -115,8 +115,10 @@ impl Coordinator {
             return;
         }
         if let Some(bound) = leading.bound_to() {
-            let proposal = Proposal { outcome: bound.outcome.clone(), participants, inherited: true };
-            return self.propose(proposal, now, out);
+            // Fewer than a quorum may not know that it was refuted: among them it goes on in a history of their own.
+            let parted = if history.view.is_quorum(participants.iter().copied()) { None } else { self.lineage_after(&participants) };
+            let outcome = Outcome { lineage: parted.unwrap_or(bound.outcome.lineage), ..bound.outcome.clone() };
+            return self.propose(Proposal { outcome, participants, inherited: true }, now, out);
         }
         let contributes = |node: &NodeId| current.contributed.contains_key(node);
         let mut contributors: Vec<NodeId> = participants.iter().copied().filter(contributes).collect();

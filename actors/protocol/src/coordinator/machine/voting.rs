@@ -275,7 +275,8 @@ impl Coordinator {
         let Some(current) = &mut self.current else { return };
         let ballot = current.ballot();
         let Some(proposal) = current.proposal.clone().filter(|_| current.voted != Some(ballot)) else { return };
-        let holds = |open: &Open| open.held() == Some(&proposal.outcome) && (open.plan.attempt.ballot == ballot || proposal.inherited);
+        let has_it = |open: &Open| open.held().is_some_and(|held| held.has_the_data_of(&proposal.outcome));
+        let holds = |open: &Open| has_it(open) && (open.plan.attempt.ballot == ballot || proposal.inherited);
         let held = current.open.as_ref().is_some_and(holds);
         if !held && (joining || !proposal.inherited) {
             return;
@@ -304,7 +305,8 @@ impl Coordinator {
     pub(super) fn apply_when_held(&mut self, now: Instant, out: &mut Outbox<Effect>) -> bool {
         let Some(current) = &self.current else { return false };
         let Some(outcome) = current.decided.clone() else { return false };
-        let is_held = |open: &&Open| open.held() == Some(&outcome) || (planted::has(Bug::ApplyWithoutData) && open.published.is_some());
+        let has_it = |open: &Open| open.held().is_some_and(|held| held.has_the_data_of(&outcome));
+        let is_held = |open: &&Open| has_it(open) || (planted::has(Bug::ApplyWithoutData) && open.published.is_some());
         let attempt = current.open.as_ref().filter(is_held).map(|open| open.plan.attempt);
         let Some(attempt) = attempt else {
             // Others decided it without what this node has: nothing can bring the data here but joining again.
