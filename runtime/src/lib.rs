@@ -23,11 +23,14 @@
 
 pub mod admin;
 pub mod config;
+mod connection;
 pub mod device;
 pub mod discovery;
 mod error;
+mod executor;
 pub mod launcher;
 mod node;
+pub mod recorder;
 mod runtime;
 mod sampler;
 pub mod tensors;

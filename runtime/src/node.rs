@@ -2,6 +2,7 @@
 //! handle does.
 
 use crate::admin::{Endpoint, Report, report};
+use crate::executor::Executor;
 use crate::transport::quic;
 use crate::worker::block_on;
 use ractor::ActorRef;
@@ -14,7 +15,8 @@ use slowmo_actors::node_supervisor::NodeSupervisorMessage;
 use slowmo_actors::ports::device::{Collective, Device};
 use slowmo_actors::ports::transport::{LocalPeer, Traffic};
 use slowmo_actors::worker::WorkerMessage;
-use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::ident::{NodeId, Step};
+use slowmo_protocol::trace::{End, Event};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,7 +34,7 @@ pub struct Node {
     collective: Arc<dyn Collective>,
     supervisor: ActorRef<NodeSupervisorMessage>,
     workers: Vec<ActorRef<WorkerMessage>>,
-    executor: Mutex<Option<tokio::runtime::Runtime>>,
+    executor: Mutex<Option<Executor>>,
     closed: AtomicBool,
     /// Dropped, and its socket removed, with the node.
     _admin: Option<Endpoint>,
@@ -44,7 +46,7 @@ impl Node {
         (devices, collective): (Vec<Arc<dyn Device>>, Arc<dyn Collective>),
         supervisor: ActorRef<NodeSupervisorMessage>,
         workers: Vec<ActorRef<WorkerMessage>>,
-        executor: tokio::runtime::Runtime,
+        executor: Executor,
     ) -> Self {
         let (executor, closed) = (Mutex::new(Some(executor)), AtomicBool::new(false));
         Self { context, devices, collective, supervisor, workers, executor, closed, _admin: None }
@@ -54,6 +56,24 @@ impl Node {
     pub(crate) fn with_admin(mut self, admin: Option<Endpoint>) -> Self {
         self._admin = admin;
         self
+    }
+
+    /// Whether somebody keeps what this node does.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.context.recorder.is_on()
+    }
+
+    /// Takes note of what the training says of itself.
+    pub(crate) fn report_loss(&self, step: Step, loss: f64) {
+        self.context.status.loss(step, loss);
+        if self.is_recorded() {
+            self.context.recorder.record(Event::Loss { start: self.context.start(), step, loss });
+        }
+    }
+
+    /// Takes note that the node left in order.
+    pub(crate) fn left(&self) {
+        self.context.record_end(End::Left);
     }
 
     pub(crate) fn drain(&self) {
@@ -129,10 +149,16 @@ impl Node {
     /// [`Node::close_async`] from a plain thread, bounded by [`CLOSE_WAIT_MAX`].
     pub(crate) fn close(&self) {
         let (done, closed) = std::sync::mpsc::channel();
-        // Nobody waits any more after the bound.
-        if self.begin_close(move || _ = done.send(())) && closed.recv_timeout(CLOSE_WAIT_MAX).is_err() {
+        // Nobody waits any more after the bound, nor for an executor that this thread may be.
+        let waits = self.begin_close(move || _ = done.send(())) && self.is_host();
+        if waits && closed.recv_timeout(CLOSE_WAIT_MAX).is_err() {
             tracing::warn!("peers were not told in time that this node stops");
         }
+    }
+
+    /// Whether the executor is the node's own.
+    fn is_host(&self) -> bool {
+        self.executor.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(Executor::is_own)
     }
 
     /// Starts closing on the node's executor; `false` if that was done before.
@@ -140,7 +166,7 @@ impl Node {
         let executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(executor) = executor.as_ref().filter(|_| !self.closed.swap(true, Ordering::Relaxed)) else { return false };
         let context = Arc::clone(&self.context);
-        executor.spawn(async move {
+        executor.handle().spawn(async move {
             // Together: nobody should dial a node that stops, and a hanging folder should not keep it from its peers.
             tokio::join!(withdraw(&context), context.transport.close());
             done();
@@ -151,7 +177,7 @@ impl Node {
 
 /// Takes this node's address out of the rendezvous folder, if there is one.
 async fn withdraw(context: &NodeContext) {
-    let withdrawing = context.discovery.withdraw(context.settings.identity.node, context.transport.local().address);
+    let withdrawing = context.discovery.withdraw(context.settings.identity.node, context.transport.local().announced);
     match tokio::time::timeout(WITHDRAW_WAIT_MAX, withdrawing).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, "this node's address stays announced"),
@@ -161,11 +187,16 @@ async fn withdraw(context: &NodeContext) {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        // Whoever left in order has said so.
+        self.context.record_end(End::Failed);
         self.close();
         // A supervisor that stopped already needs no message.
         _ = self.supervisor.cast(NodeSupervisorMessage::Stop);
         if let Some(executor) = self.executor.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            executor.shutdown_background();
+            drop(executor);
+        }
+        if self.is_recorded() {
+            self.context.recorder.flush();
         }
     }
 }

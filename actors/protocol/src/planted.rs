@@ -32,10 +32,12 @@ pub enum Bug {
     UnboundedEscrow,
     /// A node that changes over to another founding does not ask for what it refused before.
     RefoundingUnasked,
+    /// Nobody notices that streams were lost with a connection that was made anew.
+    LostStreamsUnnoticed,
 }
 
 /// All of them.
-pub const BUGS: [Bug; 14] = [
+pub const BUGS: [Bug; 15] = [
     Bug::DecideWithoutQuorum,
     Bug::MomentumNotHandedOver,
     Bug::FreshDonor,
@@ -50,6 +52,7 @@ pub const BUGS: [Bug; 14] = [
     Bug::EscrowNotReclaimed,
     Bug::UnboundedEscrow,
     Bug::RefoundingUnasked,
+    Bug::LostStreamsUnnoticed,
 ];
 
 #[cfg(feature = "planted")]

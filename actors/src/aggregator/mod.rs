@@ -14,7 +14,7 @@ use crate::error::ExchangeError;
 use crate::gossip_peer::GossipPeerMessage;
 use crate::membership::MembershipMessage;
 use crate::timer::Timer;
-use crate::worker::Exchanged;
+use crate::worker::{Basis, Exchanged};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::aggregator::{Aggregator, Effect, In, Request, Task, Values};
 use slowmo_protocol::algorithm::Base;
@@ -64,6 +64,7 @@ pub struct AggregatorState {
     samples: Option<Progress>,
     /// What decided rounds brought, until the workers take it; as many as the machine keeps.
     untaken: BTreeMap<Round, Brought>,
+    basis: Basis,
     /// The values of the gossip that is complete, until the workers take them.
     gossiped: Assembled,
     /// If those are a correction of the training threads' model: the part of it that stays.
@@ -145,6 +146,7 @@ impl AggregatorState {
             donation: None,
             samples: None,
             untaken: BTreeMap::new(),
+            basis: Basis::default(),
             gossiped: Assembled::default(),
             correction: None,
             stepped: Assembled::default(),
@@ -162,7 +164,7 @@ impl AggregatorState {
     }
 
     fn arrive(&mut self, arrival: Arrival) {
-        let Arrival { worker, request, model, frozen, donation, samples, reply } = arrival;
+        let Arrival { worker, request, model, frozen, donation, samples, basis, reply } = arrival;
         if let Some(error) = &self.gone {
             // A handle that stopped waiting needs no answer, here and below.
             _ = reply.send(Err(error.clone()));
@@ -173,6 +175,7 @@ impl AggregatorState {
         self.frozen = frozen.or(self.frozen.take());
         self.donation = donation.or(self.donation.take());
         self.samples = samples.or(self.samples.take());
+        self.basis.merge(worker, basis);
         self.feed(In::Arrive { worker, request });
     }
 
@@ -259,14 +262,14 @@ impl AggregatorState {
 
     fn start_round(&mut self, round: Round, terms: Terms, weight: f64) {
         let (Some(frozen), Some((request, model))) = (self.frozen.take(), self.request) else { return };
-        let (samples, donation) = (self.samples.take(), self.donation.take());
+        let (samples, donation, basis) = (self.samples.take(), self.donation.take(), std::mem::take(&mut self.basis));
         if request.task == Task::Found {
             let gossip = if self.gossips() { SPARE_GOSSIP_MODELS_MAX } else { 0 };
             self.context.pool.keep_at_most((SPARE_MODELS_MAX + gossip) * frozen.values().len());
             self.context.actors.tell_gossip_peer(GossipPeerMessage::Model(usize::try_from(model.parameters).unwrap_or(usize::MAX)));
             self.context.actors.tell_membership(MembershipMessage::Synchronize(model));
         }
-        let contribution = ContributeMessage { round, terms, weight, model, frozen, donation, samples };
+        let contribution = ContributeMessage { round, terms, weight, model, frozen, donation, samples, basis };
         self.context.actors.tell_coordinator(CoordinatorMessage::Contribute(contribution));
     }
 
@@ -318,7 +321,7 @@ impl AggregatorState {
         let passed_over = matches!(result, Err(ExchangeError::PassedOver));
         self.failed |= result.is_err() && !passed_over;
         (self.request, self.frozen, self.donation, self.samples) = (None, None, None, None);
-        (self.gossiped, self.stepped) = Default::default();
+        (self.gossiped, self.stepped, self.basis) = Default::default();
         for (_, reply) in std::mem::take(&mut self.replies) {
             _ = reply.send(result.clone());
         }
