@@ -62,6 +62,14 @@ fn seeds_that_failed_once() {
         (1944, "parameters lost"),
         // A member resigned while the others decided a view with it, and waited for a decision that had been made before.
         (2297, "counted on after it resigned"),
+        // Fewer than a quorum went on with an outcome that a quorum had refuted, in the history of both.
+        (3015, "two outcomes of a round"),
+        (5943, "two outcomes of a round"),
+        // A joiner waited for a cluster of which nobody was left, because it had decided more rounds than the one that went on.
+        (3665, "a deserted cluster"),
+        // Streams were lost unnoticed with a connection that was replaced.
+        (3408, "lost streams"),
+        (5176, "lost streams"),
     ];
     for (number, what) in failed {
         let report = seed(number, Look::default());

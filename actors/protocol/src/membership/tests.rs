@@ -394,3 +394,29 @@ fn a_member_that_resigned_while_others_counted_on_it_asks_again() {
     node.handle(In::Tick, Instant(3).after(DECISION_WAIT), &mut out);
     assert_eq!(asked(&mut out), [Epoch(6)], "it was none that admitted it");
 }
+
+#[test]
+fn a_cluster_of_which_nobody_is_left_is_no_longer_waited_for() {
+    let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
+    out.take();
+    // All of the cluster ended; new starts go on from an older round, in another history.
+    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 200), address: node.settings.address, devices: 1 };
+    let view = View::new(Epoch(3), vec![member(1), member(2)]).unwrap();
+    for id in [1, 2] {
+        let mut peer = machine(id, 1, "");
+        peer.settings.identity.incarnation = Incarnation(id + 200);
+        peer.life.standing = Some(Standing { lineage: Lineage(6), round: Round(4), view: view.clone(), alive: vec![] });
+        node.handle(In::PeerDown { node: NodeId(id), departed: false }, Instant(1), &mut out);
+        node.handle(In::PeerUp(NodeId(id), Incarnation(id + 200)), Instant(1), &mut out);
+    }
+    for id in [1, 2] {
+        let mut peer = machine(id, 1, "");
+        peer.settings.identity.incarnation = Incarnation(id + 200);
+        peer.life.standing = Some(Standing { lineage: Lineage(6), round: Round(4), view: view.clone(), alive: vec![] });
+        let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+        node.handle(In::Frame { header, message }, Instant(2), &mut out);
+    }
+    assert_eq!(node.life.cluster.as_ref().map(|cluster| cluster.lineage), Some(Lineage(6)));
+    let asks = |effect: &Effect| matches!(effect, Effect::Send { frame: Frame::V1 { message, .. }, .. } if **message == Message::Join);
+    assert!(out.take().iter().any(asks));
+}

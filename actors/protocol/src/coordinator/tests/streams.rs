@@ -25,8 +25,8 @@ fn identity(view: &View, node: u64) -> Identity {
     Identity { cluster: CLUSTER, node: NodeId(node), incarnation: view.member(NodeId(node)).unwrap().incarnation }
 }
 
-fn coordinator(view: &View, node: u64) -> Coordinator {
-    Coordinator::new(Settings {
+fn settings(view: &View, node: u64) -> Settings {
+    Settings {
         identity: identity(view, node),
         replicas: 1,
         keeps_state: true,
@@ -36,7 +36,7 @@ fn coordinator(view: &View, node: u64) -> Coordinator {
         on_momentum_loss: OnMomentumLoss::Reset,
         grace: Span::from_millis(60_000),
         round_timeout: Span::from_millis(300_000),
-    })
+    }
 }
 
 impl Leader {
@@ -48,8 +48,12 @@ impl Leader {
 
     /// Node `node` of the view, before its first contribution.
     pub fn of(ids: &[u64], node: u64) -> Self {
+        Self::with(ids, node, |settings| settings)
+    }
+
+    fn with(ids: &[u64], node: u64, change: impl FnOnce(Settings) -> Settings) -> Self {
         let view = crate::view::tests::view(ids);
-        let machine = coordinator(&view, node);
+        let machine = Coordinator::new(change(settings(&view, node)));
         let mut member = Self { machine, view: view.clone(), now: 1 };
         member.tell(In::Formed { view, lineage: LINEAGE });
         member
@@ -127,7 +131,7 @@ fn who_leaves_after_it_contributed_cuts_nobody_short() {
 #[test]
 fn a_joiner_is_admitted_to_another_history_also_where_that_is_behind() {
     let all = crate::view::tests::view(&[1, 2, 3, 4]);
-    let mut joiner = Leader { machine: coordinator(&all, 4), view: all, now: 1 };
+    let mut joiner = Leader { machine: Coordinator::new(settings(&all, 4)), view: all, now: 1 };
     joiner.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
     for (lineage, round, members, next) in [(LINEAGE, 90, vec![2, 3], [2, 3, 4]), (Lineage(78), 50, vec![1, 2, 3], [1, 3, 4])] {
         let (before, view) = (crate::view::tests::view(&members), crate::view::tests::view(&next));
@@ -237,4 +241,45 @@ fn a_founding_is_given_up_unless_it_is_decided() {
     assert!(applied.iter().any(|effect| matches!(effect, Effect::Apply { .. })), "{applied:?}");
     assert_eq!(alone.tell(In::Resign { founding: true }), [Effect::Resigned(false)]);
     assert!(alone.machine.view().is_some());
+}
+
+#[test]
+fn fewer_than_a_quorum_go_on_with_what_may_be_chosen_in_a_history_of_their_own() {
+    let ids = [1, 2, 3, 4, 5];
+    let whole = crate::view::tests::view(&ids);
+    let outcome = Outcome {
+        lineage: LINEAGE,
+        round: Round::FOUNDING,
+        terms: TERMS,
+        contributors: vec![NodeId(1)],
+        view: whole.clone(),
+        absent: vec![],
+        momentum_lost: 0,
+        samples: None,
+        order: vec![],
+    };
+    let accepted = Some((
+        Ballot { counter: 1, node: NodeId(1) },
+        Proposal { outcome: outcome.clone(), participants: whole.ids().collect(), inherited: true },
+    ));
+    for promised in [&[3u64][..], &[3, 4]] {
+        let mut node = Leader::with(&ids, 2, |settings| Settings { quorum: Quorum::Survivors, ..settings });
+        node.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
+        let gone = ids.iter().filter(|id| **id != 2 && !promised.contains(id));
+        gone.for_each(|id| _ = node.tell(In::Lost(NodeId(*id), whole.member(NodeId(*id)).unwrap().incarnation)));
+        let promise = Message::Promise { accepted: accepted.clone(), contributed: None };
+        let effects: Vec<Effect> = promised.iter().flat_map(|id| node.hear(*id, node.ballot(), promise.clone())).collect();
+        let proposed = effects.iter().find_map(|effect| match effect {
+            Effect::Send { frame: Frame::V1 { message, .. }, .. } => match &**message {
+                Message::Propose(proposal) => Some(proposal.clone()),
+                _ => None,
+            },
+            _ => None,
+        });
+        let Proposal { outcome: proposed, inherited, .. } = proposed.unwrap();
+        assert!(inherited && proposed.has_the_data_of(&outcome));
+        // The others may have refuted it, and decided something else in the history that all were in.
+        let quorum = promised.len() + 1 > 2;
+        assert_eq!(proposed.lineage == LINEAGE, quorum, "{promised:?}");
+    }
 }
