@@ -7,6 +7,7 @@
 //! | [`invariants`] | what must hold, whatever happens: judges traces |
 //! | [`sim`] | whole nodes in virtual time: every machine, a network, seeded faults |
 //! | [`fuzz`] | every decoder, for any bytes |
+//! | [`processes`] | scenarios, links, measures and reports of chaos on real processes |
 //! | [`cluster`] | several real nodes in one process, over QUIC on loopback or in memory |
 #![deny(missing_docs)]
 
@@ -15,4 +16,5 @@ pub mod conformance;
 pub mod fuzz;
 pub mod invariants;
 pub mod model;
+pub mod processes;
 pub mod sim;
