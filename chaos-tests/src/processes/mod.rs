@@ -13,6 +13,8 @@
 //! Touches loopback sockets ([`relay`]) and the files that it is told ([`scenario`], [`collect`]); everything else is pure.
 
 pub mod collect;
+pub mod measure;
 pub mod relay;
+pub mod report;
 pub mod scenario;
 pub mod schedule;

@@ -1,0 +1,7 @@
+//! placeholder
+use super::{Examined, Report};
+/// The page.
+#[must_use]
+pub fn page(_report: &Report, _run: &Examined) -> String {
+    String::new()
+}
