@@ -8,6 +8,7 @@ use crate::gossip_peer::GossipPeerMessage;
 use crate::membership::MembershipMessage;
 use crate::ports::clock::Clock;
 use crate::ports::discovery::Discovery;
+use crate::ports::recorder::Recorder;
 use crate::ports::transport::Transport;
 use crate::rates::RateBook;
 use crate::status::StatusBoard;
@@ -17,6 +18,7 @@ use slowmo_protocol::ident::Lineage;
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
 use slowmo_protocol::time::Span;
+use slowmo_protocol::trace::{End, Event, Start};
 use slowmo_protocol::wire::Frame;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -80,6 +82,10 @@ pub struct NodeContext {
     pub actors: Actors,
     /// What the node's admin endpoint shows.
     pub status: Arc<StatusBoard>,
+    /// Where the node writes down what it does.
+    pub recorder: Arc<dyn Recorder>,
+    /// How the node ended, once it has.
+    pub ended: OnceLock<End>,
     /// How fast gossip messages reach their peers.
     pub rates: RateBook,
     /// Bounds the network events in mailboxes.
@@ -143,6 +149,26 @@ fn tell<M: ractor::Message>(actor: &OnceLock<ActorRef<M>>, message: M) {
 }
 
 impl NodeContext {
+    /// This start of the node, as traces name it.
+    #[must_use]
+    pub fn start(&self) -> Start {
+        let Identity { node, incarnation, .. } = self.settings.identity;
+        Start { node, incarnation }
+    }
+
+    /// Writes down how this start of the node ended; the first word counts.
+    pub fn record_end(&self, end: End) {
+        if self.ended.set(end).is_ok() {
+            self.recorder.record(Event::Ended { start: self.start(), end });
+        }
+    }
+
+    /// Writes down how full a bounded thing is.
+    pub fn gauge(&self, name: &str, value: usize, bound: usize) {
+        let (start, name) = (self.start(), name.to_owned());
+        self.recorder.record(Event::Gauge { start, name, value: value as u64, bound: bound as u64 });
+    }
+
     /// Encodes and queues a control frame; a peer that cannot be reached is the liveness layer's business.
     pub fn send_frame(&self, to: slowmo_protocol::ident::NodeId, frame: &Frame) {
         let sent = frame.encode().map_err(|error| error.to_string());

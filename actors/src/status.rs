@@ -83,6 +83,8 @@ pub struct NodeStatus {
     pub push_sum_weight_doubled: f64,
     /// `‖x − x̄‖ / ‖x̄‖` of this node at its last contribution.
     pub disagreement: Option<f32>,
+    /// What its training reported last, and of which inner step.
+    pub loss: Option<(Step, f64)>,
     /// Its gossip, if it gossips.
     pub gossip: Option<Gossiping>,
     /// Why no round is decided, and what would release it.
@@ -163,6 +165,11 @@ impl StatusBoard {
     /// How gossip stands.
     pub fn gossip(&self, gossip: Gossiping) {
         self.with(|status| status.gossip = Some(gossip));
+    }
+
+    /// What the training reports.
+    pub fn loss(&self, step: Step, loss: f64) {
+        self.with(|status| status.loss = Some((step, loss)));
     }
 
     /// Why nothing is decided.

@@ -20,13 +20,14 @@ pub struct StreamInbox<K> {
     parked: BTreeMap<K, Arrived>,
     waiting: BTreeMap<K, oneshot::Sender<Arrived>>,
     parked_max: usize,
+    fullest: usize,
 }
 
 impl<K: Ord + Copy> StreamInbox<K> {
     /// An inbox that parks at most `parked_max` streams; more are stopped.
     #[must_use]
     pub fn new(parked_max: usize) -> Self {
-        Self { parked: BTreeMap::new(), waiting: BTreeMap::new(), parked_max }
+        Self { parked: BTreeMap::new(), waiting: BTreeMap::new(), parked_max, fullest: 0 }
     }
 
     /// Asks for the stream of `key`.
@@ -48,8 +49,14 @@ impl<K: Ord + Copy> StreamInbox<K> {
         let room = self.parked.len() < self.parked_max && !self.parked.contains_key(&key);
         if room {
             self.parked.insert(key, arrived);
+            self.fullest = self.fullest.max(self.parked.len());
         }
         room
+    }
+
+    /// The most streams that waited for somebody to ask for them since this was asked last, and how many may.
+    pub fn fullest(&mut self) -> (usize, usize) {
+        (std::mem::replace(&mut self.fullest, self.parked.len()), self.parked_max)
     }
 
     /// Drops the asker of `key`, who is told so; a stream that has come is left alone.

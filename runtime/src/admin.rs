@@ -89,6 +89,9 @@ pub struct Report {
     pub push_sum_weight_doubled: f64,
     /// `‖x − x̄‖ / ‖x̄‖` of this node when it last contributed.
     pub disagreement: Option<f32>,
+    /// What its training reported last.
+    #[serde(default)]
+    pub loss: Option<LossReport>,
     /// How its gossip stands, if it gossips.
     pub gossip: Option<GossipReport>,
     /// Why no round is decided now, and what would release it.
@@ -121,6 +124,15 @@ pub struct LastRound {
     pub contributors: usize,
     /// Microseconds from the moment when all contributions were on their way until the round was decided.
     pub published_us: u64,
+}
+
+/// What a training loop reported.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LossReport {
+    /// The inner step.
+    pub step: u64,
+    /// The loss.
+    pub loss: f64,
 }
 
 /// A node's gossip.
@@ -286,6 +298,7 @@ pub(crate) fn report(context: &NodeContext) -> Report {
         push_sum_weight_lost: status.push_sum_weight_lost,
         push_sum_weight_doubled: status.push_sum_weight_doubled,
         disagreement: status.disagreement,
+        loss: status.loss.map(|(step, loss)| LossReport { step: step.0, loss }),
         gossip: status.gossip.map(|gossip| gossip_report(&gossip, context.clock.now())),
         waiting_for: status.waiting_for.or(status.waiting_to_join),
         events: status.events.into_iter().map(|event| EventReport { at_us: event.at_us, what: event.what }).collect(),

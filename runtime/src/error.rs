@@ -20,6 +20,14 @@ pub enum SpawnError {
         /// What the operating system said.
         error: std::io::Error,
     },
+    /// The folder of traces cannot be written to.
+    #[error("no trace can be written to {} ({error}); name a folder that this user may write to, or trace = none", folder.display())]
+    Trace {
+        /// The folder of key `trace`.
+        folder: PathBuf,
+        /// What the operating system said.
+        error: std::io::Error,
+    },
     /// The configuration does not fit together.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -46,9 +54,17 @@ pub enum SpawnError {
     NoPeers(usize),
     /// The address that a rendezvous folder would name cannot be dialed.
     #[error(
-        "listen = {0} with rendezvous: others find the address in the folder and cannot dial this one; set listen to an address of this machine that they reach (its port may be 0), or use peers"
+        "listen = {0} with rendezvous: others find the address in the folder and cannot dial this one; set listen to an address of this machine that they reach (its port may be 0) or advertise to one that leads here, or use peers"
     )]
     RendezvousUnspecified(std::net::SocketAddr),
+    /// The address to be announced is none that can be dialed.
+    #[error("advertise = {advertise}: {reason}; name the address and port under which other nodes reach this one")]
+    Advertise {
+        /// The key's value.
+        advertise: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A peer's name cannot be resolved.
     #[error("peer {peer}: {error}; check the name in peers")]
     Peer {

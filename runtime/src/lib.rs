@@ -28,6 +28,7 @@ pub mod discovery;
 mod error;
 pub mod launcher;
 mod node;
+pub mod recorder;
 mod runtime;
 mod sampler;
 pub mod tensors;

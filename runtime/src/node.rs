@@ -14,7 +14,8 @@ use slowmo_actors::node_supervisor::NodeSupervisorMessage;
 use slowmo_actors::ports::device::{Collective, Device};
 use slowmo_actors::ports::transport::{LocalPeer, Traffic};
 use slowmo_actors::worker::WorkerMessage;
-use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::ident::{NodeId, Step};
+use slowmo_protocol::trace::{End, Event};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -54,6 +55,24 @@ impl Node {
     pub(crate) fn with_admin(mut self, admin: Option<Endpoint>) -> Self {
         self._admin = admin;
         self
+    }
+
+    /// Whether somebody keeps what this node does.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.context.recorder.is_on()
+    }
+
+    /// Takes note of what the training says of itself.
+    pub(crate) fn report_loss(&self, step: Step, loss: f64) {
+        self.context.status.loss(step, loss);
+        if self.is_recorded() {
+            self.context.recorder.record(Event::Loss { start: self.context.start(), step, loss });
+        }
+    }
+
+    /// Takes note that the node left in order.
+    pub(crate) fn left(&self) {
+        self.context.record_end(End::Left);
     }
 
     pub(crate) fn drain(&self) {
@@ -151,7 +170,7 @@ impl Node {
 
 /// Takes this node's address out of the rendezvous folder, if there is one.
 async fn withdraw(context: &NodeContext) {
-    let withdrawing = context.discovery.withdraw(context.settings.identity.node, context.transport.local().address);
+    let withdrawing = context.discovery.withdraw(context.settings.identity.node, context.transport.local().announced);
     match tokio::time::timeout(WITHDRAW_WAIT_MAX, withdrawing).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, "this node's address stays announced"),
@@ -161,11 +180,16 @@ async fn withdraw(context: &NodeContext) {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        // Whoever left in order has said so.
+        self.context.record_end(End::Failed);
         self.close();
         // A supervisor that stopped already needs no message.
         _ = self.supervisor.cast(NodeSupervisorMessage::Stop);
         if let Some(executor) = self.executor.lock().unwrap_or_else(PoisonError::into_inner).take() {
             executor.shutdown_background();
+        }
+        if self.is_recorded() {
+            self.context.recorder.flush();
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::discovery::{Directory, StaticList};
 use crate::error::{SpawnError, WorkerError};
 use crate::launcher;
 use crate::node::Node;
+use crate::recorder::{FileRecorder, UntilCrashed};
 use crate::transport::faulty::{self, Faults};
 use crate::transport::memory::MemoryHub;
 use crate::transport::quic::{self, ClusterKey, Identity as Credential, QuicSettings, Tuning};
@@ -20,11 +21,13 @@ use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor, NodeSupervis
 use slowmo_actors::ports::clock::TokioClock;
 use slowmo_actors::ports::device::Device;
 use slowmo_actors::ports::discovery::Discovery;
+use slowmo_actors::ports::recorder::{NoRecorder, Recorder};
 use slowmo_actors::ports::transport::{LocalPeer, Traffic, Transport, TransportEvent};
 use slowmo_actors::rates::RateBook;
 use slowmo_actors::status::StatusBoard;
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
+use slowmo_protocol::trace::Start;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -52,11 +55,18 @@ impl std::fmt::Debug for Runtime {
 }
 
 /// Builds a [`Runtime`].
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct RuntimeBuilder {
     config: Config,
     network: Option<Network>,
     faulty: bool,
+    recorder: Option<Arc<dyn Recorder>>,
+}
+
+impl std::fmt::Debug for RuntimeBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RuntimeBuilder").field("config", &self.config).field("network", &self.network).finish_non_exhaustive()
+    }
 }
 
 /// Another network than QUIC, chosen by the program: in-memory for tests.
@@ -162,6 +172,13 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Keeps what this node does with `recorder` instead of in a file (key `trace`): for tests.
+    #[must_use]
+    pub fn recorder(mut self, recorder: Arc<dyn Recorder>) -> Self {
+        self.recorder = Some(recorder);
+        self
+    }
+
     /// Starts the node: binds its endpoint and looks for its peers in the background. With `min_nodes = 1` and neither peers
     /// nor credentials nothing listens at all.
     ///
@@ -192,7 +209,7 @@ impl RuntimeBuilder {
     }
 
     async fn build(self) -> Result<(Parts, Option<Faults>), SpawnError> {
-        let Self { config, network, faulty } = self;
+        let Self { config, network, faulty, recorder } = self;
         let me = (NodeId(config.node_id.map_or_else(random_id, Ok)?), Incarnation(now_micros()));
         let hub = network.as_ref().map(|network| network.hub.clone());
         let Connected { cluster, mut transport, mut events, discovery } = connect(&config, network, me)?;
@@ -202,8 +219,9 @@ impl RuntimeBuilder {
             let (wrapped, wrapped_events, switches) = faulty::wrap(transport, events, silent_after);
             (transport, events, faults) = (wrapped, wrapped_events, Some(switches));
         }
+        let recorder = recorder_of(&config, recorder, me, faults.as_ref())?;
         let settings = settings(&config, Identity { cluster, node: me.0, incarnation: me.1 })?;
-        discovery.announce(me.0, transport.local().address).await?;
+        discovery.announce(me.0, transport.local().announced).await?;
         let collective = Arc::new(SharedMemory::new(settings.workers));
         let context = Arc::new(NodeContext {
             settings,
@@ -213,6 +231,8 @@ impl RuntimeBuilder {
             pool: Pool::new(),
             actors: Actors::default(),
             status: StatusBoard::new(),
+            recorder,
+            ended: OnceLock::new(),
             rates: RateBook::default(),
             credits: Arc::new(Semaphore::new(MAILBOX_CREDITS_MAX)),
         });
@@ -225,6 +245,27 @@ impl RuntimeBuilder {
         }
         Ok(((context, collective, supervisor, workers), faults))
     }
+}
+
+/// Who keeps what the node does: `given`, or a file where the configuration names a folder.
+fn recorder_of(
+    config: &Config,
+    given: Option<Arc<dyn Recorder>>,
+    (node, incarnation): (NodeId, Incarnation),
+    faults: Option<&Faults>,
+) -> Result<Arc<dyn Recorder>, SpawnError> {
+    let inner: Arc<dyn Recorder> = match (given, &config.trace) {
+        (Some(given), _) => given,
+        (None, Some(folder)) => {
+            let opened = FileRecorder::open(folder, Start { node, incarnation });
+            Arc::new(opened.map_err(|error| SpawnError::Trace { folder: folder.clone(), error })?)
+        }
+        (None, None) => Arc::new(NoRecorder),
+    };
+    Ok(match faults {
+        Some(faults) => Arc::new(UntilCrashed { inner, faults: faults.clone() }),
+        None => inner,
+    })
 }
 
 /// A node that crashes is gone from its hub, and whoever waits in it is told that it has stopped.
@@ -267,6 +308,7 @@ fn connect(config: &Config, network: Option<Network>, me: (NodeId, Incarnation))
     let discovery = discovery(config)?;
     let mut settings = QuicSettings::new(me.0, me.1, config.listen, credential);
     settings.tuning = tuning(config);
+    settings.advertise = advertised(config)?;
     let (transport, events) = quic::bind(settings)?;
     Ok(Connected { cluster, transport, events, discovery })
 }
@@ -304,7 +346,7 @@ fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, SpawnError> {
 
 fn discovery(config: &Config) -> Result<Arc<dyn Discovery>, SpawnError> {
     if let Some(folder) = &config.rendezvous {
-        if config.listen.ip().is_unspecified() {
+        if config.listen.ip().is_unspecified() && config.advertise.is_none() {
             return Err(SpawnError::RendezvousUnspecified(config.listen));
         }
         return Ok(Arc::new(Directory::new(folder)));
@@ -318,6 +360,15 @@ fn discovery(config: &Config) -> Result<Arc<dyn Discovery>, SpawnError> {
         addresses.extend(resolved.filter(|address| address.is_ipv4() == config.listen.is_ipv4()));
     }
     Ok(Arc::new(StaticList::new(addresses)))
+}
+
+/// What other nodes are told to dial, resolved once.
+fn advertised(config: &Config) -> Result<Option<SocketAddr>, SpawnError> {
+    let Some(advertise) = &config.advertise else { return Ok(None) };
+    let wrong = |reason: String| SpawnError::Advertise { advertise: advertise.clone(), reason };
+    let mut resolved = advertise.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+    let usable = resolved.find(|address| address.is_ipv4() == config.listen.is_ipv4() && !address.ip().is_unspecified());
+    usable.map(Some).ok_or_else(|| wrong("it has no address of the family of listen".to_owned()))
 }
 
 fn tuning(config: &Config) -> Tuning {

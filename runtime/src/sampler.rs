@@ -9,6 +9,9 @@ use slowmo_protocol::view::Member;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Ranges of positions that are remembered for a record of one round, about one a step; steps beyond go unrecorded.
+const HANDED_OUT_MAX: usize = 1 << 20;
+
 /// Hands each worker the batches of its inner steps so that every sample of an epoch is used exactly once in the decided rounds
 /// of the cluster. What a node trained on in a round that was decided without it is handed out again, to whoever is there then.
 ///
@@ -49,8 +52,27 @@ struct State {
     index: u16,
     /// The worker's inner step.
     step: Step,
+    /// Where that is recorded: what was handed out since the last decided round.
+    handed_out: Option<HandedOut>,
     /// Positions used up in decided rounds and not taken yet; `None` if nobody wants them.
     used: Option<Vec<(u64, Vec<Range<u64>>)>>,
+}
+
+/// Positions of the sample stream that a worker asked for, each step's once.
+#[derive(Debug, Default)]
+struct HandedOut {
+    ranges: Vec<(u64, u64)>,
+    /// The step that comes next.
+    next: Step,
+}
+
+impl HandedOut {
+    fn note(&mut self, step: Step, positions: &[Range<u64>]) {
+        if step >= self.next && self.ranges.len() < HANDED_OUT_MAX {
+            self.next = Step(step.0.saturating_add(1));
+            self.ranges.extend(positions.iter().map(|range| (range.start, range.end)));
+        }
+    }
 }
 
 /// Samples that this worker's node used in one decided round.
@@ -70,7 +92,7 @@ impl ElasticSampler {
     pub fn new(samples: usize, batch: usize, seed: u64) -> Result<Self, SamplerError> {
         let progress = Progress::new(Settings { samples: samples as u64, batch: batch as u64, seed })?;
         let members = Vec::new().into();
-        let state = State { progress, members, node: NodeId(0), index: 0, step: Step(0), used: None };
+        let state = State { progress, members, node: NodeId(0), index: 0, step: Step(0), handed_out: None, used: None };
         Ok(Self { shared: Arc::new(Mutex::new(state)), batch: Vec::new() })
     }
 
@@ -84,11 +106,13 @@ impl ElasticSampler {
     /// The indices of the samples for the worker's current inner step, always `batch` of them. Empty while the sampler is attached
     /// to no worker that has synchronized, and once the worker's node has left the view.
     pub fn next_batch(&mut self) -> &[usize] {
-        let state = lock(&self.shared);
+        let state = &mut *lock(&self.shared);
         let positions = state.progress.batch(&state.members, state.node, state.index, state.step);
         self.batch.clear();
+        if let Some(handed_out) = &mut state.handed_out {
+            handed_out.note(state.step, &positions);
+        }
         self.batch.extend(positions.into_iter().flatten().map(|position| index(&state.progress, position).1));
-        drop(state);
         &self.batch
     }
 
@@ -119,8 +143,9 @@ pub(crate) struct Follower(Arc<Mutex<State>>);
 
 impl Follower {
     /// Says whose batches the sampler hands out.
-    pub fn attach(&self, node: NodeId, index: usize) {
+    pub fn attach(&self, node: NodeId, index: usize, recorded: bool) {
         let mut state = lock(&self.0);
+        state.handed_out = recorded.then(HandedOut::default);
         state.node = node;
         state.index = u16::try_from(index).unwrap_or(u16::MAX);
     }
@@ -128,6 +153,12 @@ impl Follower {
     /// What travels with a contribution: what was left when the current round began.
     pub fn progress(&self) -> Progress {
         lock(&self.0).progress.clone()
+    }
+
+    /// The positions that were handed out since the last decided round, ascending by step; nothing where that is not recorded.
+    pub fn handed_out(&self) -> Vec<(u64, u64)> {
+        let state = lock(&self.0);
+        state.handed_out.iter().flat_map(|handed_out| handed_out.ranges.iter().copied()).collect()
     }
 
     /// A round was decided, between members `before` and `after`, both ascending by id.
@@ -146,6 +177,7 @@ impl Follower {
         if let Some(kept) = state.used.as_mut().filter(|_| !used.is_empty()) {
             kept.push((outcome.round.0, used));
         }
+        state.handed_out = state.handed_out.take().map(|_| HandedOut::default());
         state.progress = next;
         state.members = Arc::clone(after);
         Ok(())

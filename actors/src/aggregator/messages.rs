@@ -2,7 +2,7 @@
 
 use crate::buffers::{Assembled, Frozen};
 use crate::error::ExchangeError;
-use crate::worker::Exchanged;
+use crate::worker::{Basis, Exchanged};
 use slowmo_protocol::aggregator::Request;
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::ident::Step;
@@ -93,6 +93,8 @@ pub struct Arrival {
     pub donation: Option<Frozen>,
     /// Which samples were left when the round began, from worker 0.
     pub samples: Option<Progress>,
+    /// What it was made from, where that is recorded.
+    pub basis: Basis,
     /// Where the result goes.
     pub reply: oneshot::Sender<Result<Exchanged, ExchangeError>>,
 }

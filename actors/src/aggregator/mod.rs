@@ -14,7 +14,7 @@ use crate::error::ExchangeError;
 use crate::gossip_peer::GossipPeerMessage;
 use crate::membership::MembershipMessage;
 use crate::timer::Timer;
-use crate::worker::Exchanged;
+use crate::worker::{Basis, Exchanged};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::aggregator::{Aggregator, Effect, In, Request, Task, Values};
 use slowmo_protocol::algorithm::Base;
@@ -47,6 +47,7 @@ pub struct AggregatorState {
     frozen: Option<Frozen>,
     donation: Option<Frozen>,
     samples: Option<Progress>,
+    basis: Basis,
     /// The values of the round that was decided last, until the workers take them.
     decided: Assembled,
     /// What a member gave this node when it joined, until the workers take it.
@@ -133,6 +134,7 @@ impl AggregatorState {
             frozen: None,
             donation: None,
             samples: None,
+            basis: Basis::default(),
             decided: Assembled::default(),
             donated: None,
             gossiped: Assembled::default(),
@@ -153,7 +155,7 @@ impl AggregatorState {
     }
 
     fn arrive(&mut self, arrival: Arrival) {
-        let Arrival { worker, request, model, frozen, donation, samples, reply } = arrival;
+        let Arrival { worker, request, model, frozen, donation, samples, basis, reply } = arrival;
         if let Some(error) = &self.gone {
             // A handle that stopped waiting needs no answer, here and below.
             _ = reply.send(Err(error.clone()));
@@ -164,6 +166,7 @@ impl AggregatorState {
         self.frozen = frozen.or(self.frozen.take());
         self.donation = donation.or(self.donation.take());
         self.samples = samples.or(self.samples.take());
+        self.basis.merge(worker, basis);
         self.feed(In::Arrive { worker, request });
     }
 
@@ -240,14 +243,14 @@ impl AggregatorState {
 
     fn start_round(&mut self, round: Round, terms: Terms, weight: f64) {
         let (Some(frozen), Some((request, model))) = (self.frozen.take(), self.request) else { return };
-        let (samples, donation) = (self.samples.take(), self.donation.take());
+        let (samples, donation, basis) = (self.samples.take(), self.donation.take(), std::mem::take(&mut self.basis));
         if request.task == Task::Found {
             let gossip = if self.gossips() { SPARE_GOSSIP_MODELS_MAX } else { 0 };
             self.context.pool.keep_at_most((SPARE_MODELS_MAX + gossip) * frozen.values().len());
             self.context.actors.tell_gossip_peer(GossipPeerMessage::Model(usize::try_from(model.parameters).unwrap_or(usize::MAX)));
             self.context.actors.tell_membership(MembershipMessage::Synchronize(model));
         }
-        let contribution = ContributeMessage { round, terms, weight, model, frozen, donation, samples };
+        let contribution = ContributeMessage { round, terms, weight, model, frozen, donation, samples, basis };
         self.context.actors.tell_coordinator(CoordinatorMessage::Contribute(contribution));
     }
 
@@ -292,7 +295,7 @@ impl AggregatorState {
         let passed_over = matches!(result, Err(ExchangeError::PassedOver));
         self.failed |= result.is_err() && !passed_over;
         (self.request, self.frozen, self.donation, self.samples) = (None, None, None, None);
-        (self.gossiped, self.stepped) = Default::default();
+        (self.gossiped, self.stepped, self.basis) = Default::default();
         for (_, reply) in std::mem::take(&mut self.replies) {
             _ = reply.send(result.clone());
         }

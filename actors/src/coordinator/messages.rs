@@ -4,6 +4,7 @@ use super::shards::{OwnPart, ShardState};
 use crate::buffers::{Assembled, Frozen};
 use crate::context::Credit;
 use crate::streams::Arrived;
+use crate::worker::Basis;
 use slowmo_protocol::coordinator::{Attempt, Outcome, Terms};
 use slowmo_protocol::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId};
 use slowmo_protocol::membership::FoundingError;
@@ -82,6 +83,8 @@ pub struct ContributeMessage {
     pub donation: Option<Frozen>,
     /// Which samples were left when the round began.
     pub samples: Option<Progress>,
+    /// What it was made from, where that is recorded.
+    pub basis: Basis,
 }
 
 /// What a coordinator holds and expects: for tests, which compare it with one process's arithmetic.

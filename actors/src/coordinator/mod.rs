@@ -2,6 +2,7 @@
 
 mod encoding;
 mod messages;
+mod recording;
 mod reduce;
 mod round;
 mod shards;
@@ -16,15 +17,17 @@ pub use transfer::CONNECT_WAIT_MAX;
 
 use crate::aggregator::AggregatorMessage;
 use crate::buffers::{Assembled, CHUNK_ELEMENTS};
-use crate::context::NodeContext;
+use crate::context::{MAILBOX_CREDITS_MAX, NodeContext};
 use crate::error::ExchangeError;
 use crate::gossip_peer::GossipPeerMessage;
 use crate::membership::MembershipMessage;
+use crate::ports::recorder::QueueUse;
 use crate::status::Standing;
 use crate::streams::{Arrived, StreamInbox};
 use crate::timer::Timer;
 use encoding::{Carried, Coding};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use recording::Applied;
 use round::{Contributed, Finished, RoundInProgress, Starter, StreamKey, StreamKind};
 use shards::ShardStates;
 use slowmo_protocol::algorithm::{Base, WireType};
@@ -33,6 +36,7 @@ use slowmo_protocol::ident::{Epoch, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::policy::JoinerBuffers;
 use slowmo_protocol::time::Instant;
+use slowmo_protocol::trace::{Event, Start};
 use slowmo_protocol::view::{MEMBERS_MAX, Member};
 use std::sync::Arc;
 
@@ -134,7 +138,9 @@ impl CoordinatorState {
     }
 
     fn contribute(&mut self, contribution: ContributeMessage) {
-        let ContributeMessage { round, terms, weight, model, frozen, donation, samples } = contribution;
+        let ContributeMessage { round, terms, weight, model, frozen, donation, samples, basis } = contribution;
+        let place = (self.machine.place().lineage, round);
+        self.record(|start| recording::contributed(start, place, weight, basis));
         self.parameters = usize::try_from(model.parameters).unwrap_or(usize::MAX);
         if terms.carries_parameters() {
             self.model_parameters = self.parameters;
@@ -156,6 +162,7 @@ impl CoordinatorState {
 
     fn resigned(&mut self, obeyed: bool) {
         if obeyed {
+            self.record(Event::Resigned);
             self.states.clear();
             self.carried.clear();
             // The view that this node is admitted to may have the same number in another history.
@@ -248,6 +255,7 @@ impl CoordinatorState {
             return self.context.actors.tell_aggregator(AggregatorMessage::Failed(ExchangeError::Stopped));
         };
         self.states.install(&publication, self.model_parameters, &values, states);
+        self.record_applied(&plan, &outcome, &members, &values, drained);
         let own = self.contributed.take().filter(|_| plan.contributes() && outcome.terms.carries_parameters());
         self.carry(&plan, coding.as_ref(), own.as_ref(), &owed, &values);
         let distance = own.map(|own| disagreement(&own, &values, self.parameters));
@@ -277,6 +285,28 @@ impl CoordinatorState {
             round: outcome.round.next(),
         });
         actors.tell_aggregator(AggregatorMessage::RoundDecided { outcome, members, values, donated, drained });
+    }
+
+    fn record(&self, event: impl FnOnce(Start) -> Event) {
+        if self.context.recorder.is_on() {
+            self.context.recorder.record(event(self.context.start()));
+        }
+    }
+
+    /// Writes down a decided outcome, and how full the queues have been.
+    fn record_applied(&mut self, plan: &Plan, outcome: &Outcome, members: &[Member], values: &Assembled, drained: bool) {
+        let context = &self.context;
+        if !context.recorder.is_on() {
+            return;
+        }
+        let (start, states) = (context.start(), &self.states);
+        context.recorder.record_later(Applied { start, plan, outcome, members, values, states, drained }.event());
+        let (parked, parked_max) = self.streams.fullest();
+        context.gauge("parked round streams", parked, parked_max);
+        context.gauge("network events in mailboxes", MAILBOX_CREDITS_MAX - context.credits.available_permits(), MAILBOX_CREDITS_MAX);
+        if let Some(QueueUse { waiting, bound }) = context.recorder.queue() {
+            context.gauge("recorder queue", waiting, bound);
+        }
     }
 
     /// Keeps what the next encoded round needs; nothing where rounds are not encoded.

@@ -1,6 +1,6 @@
 //! The decided state of the shards that this node holds, and what a round wants to replace it with.
 
-use crate::buffers::Assembled;
+use crate::buffers::{Assembled, VALUE_BYTES};
 use slowmo_protocol::coordinator::Publication;
 use slowmo_protocol::ident::ShardId;
 use slowmo_protocol::shards::Layout;
@@ -55,6 +55,18 @@ impl ShardStates {
             }
             self.states.insert(*shard, state);
         }
+    }
+
+    /// Every held shard, ascending.
+    pub fn all(&self) -> impl Iterator<Item = (ShardId, &ShardState)> {
+        self.states.iter().map(|(shard, state)| (*shard, state))
+    }
+
+    /// Bytes of all held anchors and momenta.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let bytes = |part: &Assembled| part.pieces().map(|(_, chunk)| chunk.values().len() * VALUE_BYTES).sum::<usize>();
+        self.states.values().map(|state| bytes(&state.anchor) + bytes(&state.momentum)).sum()
     }
 
     /// Copies of anchor and momentum of every held shard, with its elements.

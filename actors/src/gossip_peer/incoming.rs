@@ -23,6 +23,7 @@ impl GossipPeerState {
             return;
         }
         self.streams.insert(key, arrived);
+        self.fullest = self.fullest.max(self.streams.len());
         self.feed(In::Offered { header, step, weight });
     }
 

@@ -32,7 +32,7 @@ use arithmetic::{Job, Jobs, Part};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use shipments::Shipments;
 use slowmo_protocol::algorithm::{Base, Gossip, WireType};
-use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, Plan, Purpose, Waits};
+use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, PARKED_MAX, Plan, Purpose, Waits};
 use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::schedule::{gossips_before, next_boundary};
@@ -63,6 +63,8 @@ pub struct GossipPeerState {
     elements: usize,
     /// Streams that the machine has not asked to be read yet.
     streams: BTreeMap<Key, Arrived>,
+    /// The most of them since the last decided round.
+    fullest: usize,
     reading: BTreeMap<Key, AbortHandle>,
     /// Messages that have arrived: those that are accepted wait for the next mix.
     arrived: BTreeMap<Key, Part>,
@@ -127,6 +129,7 @@ impl GossipPeerState {
             early: Vec::new(),
             elements: 0,
             streams: BTreeMap::new(),
+            fullest: 0,
             reading: BTreeMap::new(),
             arrived: BTreeMap::new(),
             sending: JoinSet::new(),
@@ -144,8 +147,12 @@ impl GossipPeerState {
     async fn take(&mut self, message: GossipPeerMessage) {
         match message {
             GossipPeerMessage::Model(elements) => self.elements = elements,
-            GossipPeerMessage::View { view, lineage, round, order } => self.enter(view, lineage, round, order).await,
+            GossipPeerMessage::View { view, lineage, round, order } => {
+                self.record_gauges();
+                self.enter(view, lineage, round, order).await;
+            }
             GossipPeerMessage::Round(round) => {
+                self.record_gauges();
                 self.go_to(round).await;
                 self.feed(In::Round(round));
             }
@@ -368,6 +375,14 @@ impl GossipPeerState {
         let what = format!("{node} is more than {} steps late: gossip goes on without it", self.staleness());
         tracing::info!("{what}");
         self.context.status.event(what);
+    }
+
+    /// Writes down, as a round is decided, how full it has been.
+    fn record_gauges(&mut self) {
+        let fullest = std::mem::replace(&mut self.fullest, self.streams.len());
+        if self.context.recorder.is_on() && self.machine.is_some() {
+            self.context.gauge("parked gossip streams", fullest, PARKED_MAX);
+        }
     }
 
     /// What `status` shows of gossip.

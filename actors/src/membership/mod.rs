@@ -262,7 +262,7 @@ fn settings(context: &NodeContext) -> Settings {
     let node = &context.settings;
     Settings {
         identity: node.identity,
-        address: context.transport.local().address,
+        address: context.transport.local().announced,
         // The configuration allows 64.
         devices: u16::try_from(node.workers).unwrap_or(u16::MAX),
         min_nodes: node.min_nodes,

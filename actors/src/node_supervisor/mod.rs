@@ -11,6 +11,7 @@ use crate::membership::MembershipActor;
 use crate::ports::transport::TransportEvent;
 use crate::worker::{WorkerActor, WorkerMessage};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use slowmo_protocol::trace::{End, Event};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc;
@@ -40,6 +41,7 @@ pub struct NodeArguments {
 
 /// The supervisor's hold on the node.
 pub struct NodeState {
+    context: Arc<NodeContext>,
     router: AbortHandle,
 }
 
@@ -54,6 +56,7 @@ impl Actor for NodeSupervisor {
         // The registry is process-wide: names carry the node and a count, so that many nodes, of equal ids too, can run in one process.
         let start = STARTED.fetch_add(1, Ordering::Relaxed);
         let name = |actor: &str| Some(format!("slowmo/{node}/{start}/{actor}"));
+        context.recorder.record(Event::Started(context.start()));
         let cell = myself.get_cell();
         let actors = &context.actors;
         let (coordinator, _) = Actor::spawn_linked(name("coordinator"), CoordinatorActor, Arc::clone(&context), cell.clone()).await?;
@@ -70,7 +73,8 @@ impl Actor for NodeSupervisor {
             spawned.push(Actor::spawn_linked(name(&format!("worker/{index}")), WorkerActor, arguments, cell.clone()).await?.0);
         }
         _ = workers.set(spawned);
-        Ok(NodeState { router: tokio::spawn(router::route(context, events)).abort_handle() })
+        let router = tokio::spawn(router::route(Arc::clone(&context), events)).abort_handle();
+        Ok(NodeState { context, router })
     }
 
     async fn handle(
@@ -89,10 +93,11 @@ impl Actor for NodeSupervisor {
         &self,
         myself: ActorRef<Self::Msg>,
         event: SupervisionEvent,
-        _: &mut NodeState,
+        state: &mut NodeState,
     ) -> Result<(), ActorProcessingErr> {
         if let SupervisionEvent::ActorFailed(actor, error) = event {
             tracing::error!(actor = ?actor.get_name(), %error, "an actor failed: the node stops");
+            state.context.record_end(End::Failed);
             myself.stop(Some("an actor failed".to_owned()));
         }
         Ok(())

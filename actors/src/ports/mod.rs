@@ -3,4 +3,5 @@
 pub mod clock;
 pub mod device;
 pub mod discovery;
+pub mod recorder;
 pub mod transport;

@@ -113,6 +113,8 @@ pub struct LocalPeer {
     pub incarnation: Incarnation,
     /// Where it really listens (the port is never 0).
     pub address: SocketAddr,
+    /// Where others are told to dial it; another address behind a port that is forwarded.
+    pub announced: SocketAddr,
 }
 
 /// Bytes on the wire, headers, acknowledgements and retransmissions included.

@@ -7,6 +7,7 @@ use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::ident::Step;
 use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::sampler::Progress;
+use slowmo_protocol::trace::Place;
 use slowmo_protocol::view::Member;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -45,8 +46,30 @@ pub struct ExchangeRequest {
     pub donation: Option<Frozen>,
     /// Which samples were left when the round began; brought by worker 0 only.
     pub samples: Option<Progress>,
+    /// What it was made from, where that is recorded.
+    pub basis: Basis,
     /// Where the result goes.
     pub reply: oneshot::Sender<Result<Exchanged, ExchangeError>>,
+}
+
+/// What a contribution was made from; empty where nothing is recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Basis {
+    /// The last decided outcome whose parameters the training thread took.
+    pub after: Option<Place>,
+    /// Positions of the sample stream that it asked for since, `from` and `to` (exclusive).
+    pub samples: Vec<(u64, u64)>,
+}
+
+impl Basis {
+    /// Together with what another worker of the node did; worker 0's values stand for the node.
+    pub fn merge(&mut self, worker: usize, other: Self) {
+        if worker == 0 {
+            self.after = other.after;
+        }
+        self.samples.extend(other.samples);
+        self.samples.sort_unstable();
+    }
 }
 
 /// The result of an exchange, shared by the workers of a node.

@@ -9,7 +9,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
 
 mod messages;
-pub use messages::{ExchangeRequest, Exchanged, WorkerMessage};
+pub use messages::{Basis, ExchangeRequest, Exchanged, WorkerMessage};
 
 /// The shell of one worker.
 pub struct WorkerActor;
@@ -32,8 +32,8 @@ impl Actor for WorkerActor {
     async fn handle(&self, _: ActorRef<Self::Msg>, message: WorkerMessage, state: &mut WorkerState) -> Result<(), ActorProcessingErr> {
         let WorkerState { index: worker, context } = state;
         let message = match message {
-            WorkerMessage::Exchange(ExchangeRequest { request, model, frozen, donation, samples, reply }) => {
-                AggregatorMessage::Arrive(Arrival { worker: *worker, request, model, frozen, donation, samples, reply })
+            WorkerMessage::Exchange(ExchangeRequest { request, model, frozen, donation, samples, basis, reply }) => {
+                AggregatorMessage::Arrive(Arrival { worker: *worker, request, model, frozen, donation, samples, basis, reply })
             }
             WorkerMessage::Mixed { step, before, withheld } => {
                 context.actors.tell_gossip_peer(GossipPeerMessage::Moved { step, before, withheld });

@@ -182,6 +182,14 @@ pub static KEYS: &[Key] = &[
         false,
         "where this node's UDP endpoint listens; port 0 takes a free one"
     ),
+    key!(
+        advertise,
+        word: "none",
+        "",
+        Allowed::Form("a host:port, or none"),
+        false,
+        "address that other nodes are told to dial instead of where this one listens: behind a NAT, a forwarded port or a relay"
+    ),
     key!(peers, "", "", Allowed::Form("a list of at most 4096 host:port, separated by commas"), false, "nodes to dial at start"),
     key!(rendezvous, word: "none", "", PATH, false, "folder in which the nodes of one machine or shared disk find each other"),
     key!(
@@ -305,6 +313,14 @@ pub static KEYS: &[Key] = &[
     key!(probe_interval_ms, "200", "ms", MILLISECONDS, false, "how often a peer is probed for life"),
     key!(suspect_ms, "1000", "ms", MILLISECONDS, false, "how long a peer that does not answer is suspected before it counts as dead"),
     key!(admin, word: "none", "", PATH, false, "Unix socket on which this node answers status and takes orders"),
+    key!(
+        trace,
+        word: "none",
+        "",
+        Allowed::Form("a path of a folder, or none"),
+        false,
+        "folder in which each start of this node writes down what it does, as ID-INCARNATION.jsonl, one JSON object a line"
+    ),
     key!(
         drain_on_sigterm,
         "true",

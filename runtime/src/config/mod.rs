@@ -42,6 +42,8 @@ pub struct Config {
     pub node_id: Option<u64>,
     /// Where the UDP endpoint listens; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// Where other nodes are told to dial this one, as `host:port`, if not where it listens.
+    pub advertise: Option<String>,
     /// Nodes to dial at start, as `host:port`.
     pub peers: Vec<String>,
     /// Folder in which nodes find each other.
@@ -120,6 +122,8 @@ pub struct Config {
     pub suspect_ms: u64,
     /// Unix socket of this node's admin endpoint.
     pub admin: Option<PathBuf>,
+    /// Folder in which this node writes down what it does.
+    pub trace: Option<PathBuf>,
     /// SIGTERM drains this node.
     pub drain_on_sigterm: bool,
     /// How long a peer is tried before it is given up, in milliseconds.
@@ -164,6 +168,7 @@ impl Default for Config {
         Self {
             node_id: None,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            advertise: None,
             peers: Vec::new(),
             rendezvous: None,
             min_nodes: 1,
@@ -203,6 +208,7 @@ impl Default for Config {
             probe_interval_ms: 200,
             suspect_ms: 1_000,
             admin: None,
+            trace: None,
             drain_on_sigterm: true,
             connect_timeout_ms: 30_000,
             round_timeout_ms: 300_000,

@@ -145,6 +145,16 @@ impl Value for Lineage {
     }
 }
 
+/// A `host:port`; the name is resolved when the node starts.
+impl Value for String {
+    fn parse(text: &str) -> Option<Self> {
+        is_host_and_port(text).then(|| text.to_owned())
+    }
+    fn show(&self) -> String {
+        self.clone()
+    }
+}
+
 /// A list of `host:port`, separated by commas; names are resolved when they are dialed.
 impl Value for Vec<String> {
     fn parse(text: &str) -> Option<Self> {

@@ -78,7 +78,7 @@ impl MemoryHub {
         let (events, receiver) = mpsc::channel(TRANSPORT_EVENTS_MAX);
         let runtime = Handle::current();
         let node = Arc::new(Node {
-            local: LocalPeer { node, incarnation, address },
+            local: LocalPeer { node, incarnation, address, announced: address },
             hub: self.clone(),
             sessions: Sessions::new(events.clone(), runtime.clone()),
             runtime,

@@ -2,6 +2,7 @@
 
 use super::report::{Buffers, StepReport, Synchronized};
 use super::session::Session;
+use crate::ElasticSampler;
 use crate::error::{GradientError, LeaveError, StepError, SynchronizeError};
 use slowmo_actors::ExchangeError;
 use slowmo_actors::ports::device::Tensors;
@@ -23,6 +24,13 @@ impl std::fmt::Debug for AsyncWorker {
 }
 
 impl AsyncWorker {
+    /// See [`crate::Worker::attach_sampler`].
+    pub fn attach_sampler(&mut self, sampler: &ElasticSampler) {
+        if let Some(session) = &mut self.session {
+            session.attach(sampler);
+        }
+    }
+
     pub(super) fn new(session: Option<Session>) -> Self {
         Self { session }
     }
@@ -100,6 +108,13 @@ impl AsyncWorker {
         }
     }
 
+    /// See [`crate::Worker::report_loss`].
+    pub fn report_loss(&self, loss: f64) {
+        if let Some(session) = &self.session {
+            session.report_loss(loss);
+        }
+    }
+
     /// See [`crate::Worker::leave`].
     ///
     /// # Errors
@@ -107,6 +122,7 @@ impl AsyncWorker {
     pub async fn leave(mut self) -> Result<(), LeaveError> {
         let session = self.session.take().ok_or(LeaveError::Stopped)?;
         session.begin_leave().await.map_err(|_| LeaveError::Stopped)?;
+        session.node.left();
         session.node.close_async().await;
         Ok(())
     }

@@ -113,6 +113,14 @@ impl Worker {
         }
     }
 
+    /// Takes note of the loss of the inner step under way: `status` shows it, and the trace keeps it where one is written (key
+    /// `trace`). Costs next to nothing, never waits.
+    pub fn report_loss(&self, loss: f64) {
+        if let Some(session) = &self.session {
+            session.report_loss(loss);
+        }
+    }
+
     /// Leaves in order: what this node sent has arrived when it returns. Waits for the node's other workers, and a few seconds
     /// for other nodes that still train.
     ///
@@ -121,6 +129,7 @@ impl Worker {
     pub fn leave(mut self) -> Result<(), LeaveError> {
         let session = self.session.take().ok_or(LeaveError::Stopped)?;
         block_on(session.begin_leave()).map_err(|_| LeaveError::Stopped)?;
+        session.node.left();
         session.node.close();
         Ok(())
     }

@@ -12,13 +12,14 @@ use buffers::Sizes;
 use slowmo_actors::ExchangeError;
 use slowmo_actors::buffers::{Assembled, Buffer, Frozen};
 use slowmo_actors::ports::device::{Device, FreezeError, Mixed, TensorError, Tensors};
-use slowmo_actors::worker::{ExchangeRequest, Exchanged, WorkerMessage};
+use slowmo_actors::worker::{Basis, ExchangeRequest, Exchanged, WorkerMessage};
 use slowmo_protocol::aggregator::{Request, Task};
 use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::ident::Step;
 use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::schedule::{Due, Exchange, due};
+use slowmo_protocol::trace::Place;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -37,6 +38,8 @@ pub struct Session {
     /// This node was passed over: parameters wait for it, to be taken at the next step whatever is due.
     passed_over: bool,
     sampler: Option<Follower>,
+    /// The last decided outcome whose parameters were written back.
+    after: Option<Place>,
     /// An exchange was asked for and its result not taken yet.
     waiting: bool,
     /// The result of an exchange was not taken, or only in part.
@@ -54,7 +57,7 @@ impl Session {
     /// A worker before its first call.
     pub fn new(node: Arc<Node>, index: usize) -> Self {
         let (averaged_gradients, passed_over, waiting, broken) = (false, false, false, false);
-        Self { node, index, step: Step(0), sizes: None, averaged_gradients, passed_over, sampler: None, waiting, broken }
+        Self { node, index, step: Step(0), sizes: None, averaged_gradients, passed_over, sampler: None, after: None, waiting, broken }
     }
 
     /// Sends the founding request.
@@ -190,10 +193,15 @@ impl Session {
         exchanged.members.binary_search_by_key(&self.node.id(), |member| member.id).unwrap_or(0)
     }
 
+    /// Takes note of the loss of the current inner step.
+    pub fn report_loss(&self, loss: f64) {
+        self.node.report_loss(self.step, loss);
+    }
+
     /// Lets `sampler` follow this worker.
     pub fn attach(&mut self, sampler: &ElasticSampler) {
         let follower = sampler.follower();
-        follower.attach(self.node.id(), self.index);
+        follower.attach(self.node.id(), self.index, self.node.is_recorded());
         follower.go_to(self.step);
         self.sampler = Some(follower);
     }
@@ -206,7 +214,10 @@ impl Session {
     }
 
     /// Hands a decided round to the sampler.
-    fn follow(&self, exchanged: &Exchanged) -> Result<(), SamplerError> {
+    fn follow(&mut self, exchanged: &Exchanged) -> Result<(), SamplerError> {
+        if let Some(outcome) = exchanged.outcome.as_ref().filter(|outcome| outcome.terms.carries_parameters()) {
+            self.after = Some(Place { lineage: outcome.lineage, round: outcome.round });
+        }
         match (&self.sampler, &exchanged.outcome) {
             (Some(sampler), Some(outcome)) => sampler.decided(outcome, &exchanged.members_before, &exchanged.members),
             _ => Ok(()),
@@ -272,9 +283,19 @@ impl Session {
         // Worker 0's values stand for the node: the workers of a node hold the same parameters.
         let frozen = frozen.filter(|_| self.index == 0);
         let samples = self.sampler.as_ref().filter(|_| self.index == 0).map(Follower::progress);
-        let exchange = ExchangeRequest { request, model, frozen, donation, samples, reply };
+        let basis = self.basis();
+        let exchange = ExchangeRequest { request, model, frozen, donation, samples, basis, reply };
         self.node.tell_worker(self.index, WorkerMessage::Exchange(exchange));
         answer
+    }
+
+    /// What this worker's part of a contribution is made from, where that is recorded.
+    fn basis(&self) -> Basis {
+        if !self.node.is_recorded() {
+            return Basis::default();
+        }
+        let samples = self.sampler.as_ref().map(Follower::handed_out).unwrap_or_default();
+        Basis { after: self.after, samples }
     }
 
     /// Values that travel: parameters; with exact averages the model's buffers; with averaged slow steps the optimizer's too.

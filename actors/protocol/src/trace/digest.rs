@@ -2,6 +2,23 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
+/// A digest of bytes that come in parts; how they are cut makes no difference.
+#[derive(Default)]
+pub struct Digest(Xxh3);
+
+impl Digest {
+    /// Takes more bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Of all bytes so far.
+    #[must_use]
+    pub fn finish(&self) -> u64 {
+        self.0.digest()
+    }
+}
+
 /// Of float64 values, bit by bit.
 #[must_use]
 pub fn digest_values(values: &[f64]) -> u64 {
@@ -14,4 +31,17 @@ pub fn digest_values(values: &[f64]) -> u64 {
 #[must_use]
 pub fn digest(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_bytes_are_cut_makes_no_difference() {
+        let bytes: Vec<u8> = (0..=255).cycle().take(3_001).collect();
+        let mut parts = Digest::default();
+        [0..7, 7..7, 7..1_500, 1_500..3_001].into_iter().for_each(|range| parts.update(&bytes[range]));
+        assert_eq!(parts.finish(), digest(&bytes));
+    }
 }

@@ -7,7 +7,7 @@ mod digest;
 mod fault;
 mod hexadecimal;
 
-pub use digest::{digest, digest_values};
+pub use digest::{Digest, digest, digest_values};
 pub use fault::{Fault, Link, Timed};
 
 use crate::coordinator::{Outcome, RoundKind};

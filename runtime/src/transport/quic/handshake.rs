@@ -60,7 +60,7 @@ impl Introduction {
 
     /// Sends this node's preface; the stream stays open.
     pub(super) async fn send_preface(&self, connection: &Connection, bulk: bool) -> Result<SendStream, HandshakeError> {
-        let LocalPeer { node, incarnation, address: listen } = self.local;
+        let LocalPeer { node, incarnation, announced: listen, .. } = self.local;
         let preface = Preface::V1 { cluster: self.cluster, node, incarnation, listen, bulk }.encode();
         let preface = preface.map_err(|error| DialError::Other(error.to_string()))?;
         let mut stream = connection.open_uni().await.map_err(|error| self.failure(&error))?;

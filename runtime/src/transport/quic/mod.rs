@@ -59,7 +59,8 @@ pub fn bind(settings: QuicSettings) -> Result<(Arc<dyn Transport>, mpsc::Receive
     let (endpoint, clients, address) = socket::open(&settings)?;
     let (events, receiver) = mpsc::channel(TRANSPORT_EVENTS_MAX);
     let runtime = Handle::current();
-    let local = LocalPeer { node: settings.node, incarnation: settings.incarnation, address };
+    let announced = settings.advertise.unwrap_or(address);
+    let local = LocalPeer { node: settings.node, incarnation: settings.incarnation, address, announced };
     let node = Arc::new(Node {
         introduction: Introduction {
             local,
@@ -109,8 +110,9 @@ impl Transport for QuicTransport {
     }
 
     fn connect(&self, address: SocketAddr, give_up_after: Duration) {
-        let node = &self.node;
-        if address == self.local().address || node.sessions.is_up_at(address) || !node.dialing.begin(address, give_up_after) {
+        let (node, local) = (&self.node, self.local());
+        let own = address == local.address || address == local.announced;
+        if own || node.sessions.is_up_at(address) || !node.dialing.begin(address, give_up_after) {
             return;
         }
         dial::spawn(node.clone(), address, give_up_after);

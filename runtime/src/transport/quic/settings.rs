@@ -42,6 +42,8 @@ pub struct QuicSettings {
     pub incarnation: Incarnation,
     /// Where to listen; port 0 takes a free one. The address family decides between IPv4 and IPv6.
     pub listen: SocketAddr,
+    /// Where others are told to dial this node, if not where it listens.
+    pub advertise: Option<SocketAddr>,
     /// What the node proves itself with.
     pub identity: Identity,
     /// How the connections behave.
@@ -55,7 +57,7 @@ impl QuicSettings {
     /// Settings with default tuning.
     #[must_use]
     pub fn new(node: NodeId, incarnation: Incarnation, listen: SocketAddr, identity: Identity) -> Self {
-        Self { node, incarnation, listen, identity, tuning: Tuning::default(), protocol_version: PROTOCOL_VERSION }
+        Self { node, incarnation, listen, advertise: None, identity, tuning: Tuning::default(), protocol_version: PROTOCOL_VERSION }
     }
 }
 

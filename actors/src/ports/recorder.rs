@@ -1,0 +1,54 @@
+//! Where a node writes down what it does, in the vocabulary of `slowmo_protocol::trace`, so that somebody else may judge it.
+
+use slowmo_protocol::trace::Event;
+
+/// An event that takes work to make (digests of a model), which is none of the actors'.
+pub struct Later {
+    /// Bytes that it keeps alive until it is made.
+    pub bytes: usize,
+    /// Makes it.
+    pub make: Box<dyn FnOnce() -> Event + Send>,
+}
+
+/// How full a recorder's queue is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueUse {
+    /// Events that wait.
+    pub waiting: usize,
+    /// Most events that may.
+    pub bound: usize,
+}
+
+/// Keeps events. No call may wait, neither for a disk nor for anybody else: training goes on whatever becomes of its record.
+pub trait Recorder: Send + Sync + 'static {
+    /// Whether events are kept at all. Where they are not, nobody takes the trouble to make them.
+    fn is_on(&self) -> bool;
+
+    /// Keeps an event that happens now.
+    fn record(&self, event: Event);
+
+    /// Keeps an event that happens now, in order with the others, and makes it later.
+    fn record_later(&self, event: Later) {
+        self.record((event.make)());
+    }
+
+    /// Waits, within a bound, until what was recorded is kept for good. For a node that ends.
+    fn flush(&self) {}
+
+    /// How full its queue is, if it has one.
+    fn queue(&self) -> Option<QueueUse> {
+        None
+    }
+}
+
+/// Keeps nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoRecorder;
+
+impl Recorder for NoRecorder {
+    fn is_on(&self) -> bool {
+        false
+    }
+
+    fn record(&self, _: Event) {}
+}

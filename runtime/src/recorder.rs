@@ -1,0 +1,315 @@
+//! Writes down what this node does, one JSON line an event, in a file of this start's own: the key `trace`.
+//!
+//! Touches that file only, from a thread of its own. Training never waits for it: what does not fit into the queue, or onto the
+//! disk, is counted, and the count is written as soon as something can be.
+
+use crate::transport::faulty::Faults;
+use slowmo_actors::ports::recorder::{Later, QueueUse, Recorder};
+use slowmo_protocol::time::Instant;
+use slowmo_protocol::trace::{Event, Line, Start};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Events that may wait to be written.
+pub const QUEUE_EVENTS_MAX: usize = 4096;
+/// Bytes of models that events may keep alive until they are made. One event may always wait, however large its model.
+pub const QUEUE_BYTES_MAX: usize = 256 << 20;
+/// How long a node that ends waits for its last events to be written.
+pub const FLUSH_WAIT_MAX: Duration = Duration::from_secs(2);
+/// What the count of events that were not written is called. Its bound is 0.
+pub const LOST_EVENTS: &str = "events not recorded";
+
+/// Appends events to a file.
+pub struct FileRecorder {
+    start: Start,
+    /// The queue, and the time of the last event: lines are in the order of their times.
+    queue: Mutex<(SyncSender<Entry>, Instant)>,
+    usage: Arc<Usage>,
+}
+
+/// How full the queue is, and what did not fit.
+#[derive(Default)]
+struct Usage {
+    waiting: AtomicUsize,
+    bytes: AtomicUsize,
+    lost: AtomicU64,
+}
+
+enum Entry {
+    Made(Instant, Event),
+    Later(Instant, Later),
+    /// Answered when everything before is written.
+    Flush(SyncSender<()>),
+}
+
+/// The file of one start of a node in a folder of traces.
+#[must_use]
+pub fn file_in(folder: &Path, start: Start) -> PathBuf {
+    folder.join(format!("{}-{}.jsonl", start.node.0, start.incarnation.0))
+}
+
+impl FileRecorder {
+    /// Opens the file of `start` in `folder`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// The folder or the file cannot be written to. Nothing was changed but, perhaps, the folder made.
+    pub fn open(folder: &Path, start: Start) -> io::Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        let file = OpenOptions::new().create(true).append(true).open(file_in(folder, start))?;
+        let (sender, receiver) = sync_channel(QUEUE_EVENTS_MAX);
+        let usage = Arc::<Usage>::default();
+        let writer = Writer { start, file, usage: Arc::clone(&usage), told: 0, torn: false };
+        std::thread::Builder::new().name("slowmo-recorder".to_owned()).spawn(move || writer.run(&receiver))?;
+        Ok(Self { start, queue: Mutex::new((sender, Instant(0))), usage })
+    }
+
+    fn put(&self, entry: impl FnOnce(Instant) -> Entry) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.1 = queue.1.max(now());
+        self.usage.waiting.fetch_add(1, Ordering::Relaxed);
+        if queue.0.try_send(entry(queue.1)).is_err() {
+            self.usage.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.usage.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl std::fmt::Debug for FileRecorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileRecorder").field("start", &self.start).finish_non_exhaustive()
+    }
+}
+
+impl Recorder for FileRecorder {
+    fn is_on(&self) -> bool {
+        true
+    }
+
+    fn record(&self, event: Event) {
+        self.put(|at| Entry::Made(at, event));
+    }
+
+    fn record_later(&self, event: Later) {
+        let before = self.usage.bytes.fetch_add(event.bytes, Ordering::Relaxed);
+        if before > 0 && before.saturating_add(event.bytes) > QUEUE_BYTES_MAX {
+            self.usage.bytes.fetch_sub(event.bytes, Ordering::Relaxed);
+            self.usage.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.put(|at| Entry::Later(at, event));
+    }
+
+    fn queue(&self) -> Option<QueueUse> {
+        Some(QueueUse { waiting: self.usage.waiting.load(Ordering::Relaxed), bound: QUEUE_EVENTS_MAX })
+    }
+
+    fn flush(&self) {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
+        let (done, written) = sync_channel(1);
+        let (mut entry, give_up) = (Entry::Flush(done), std::time::Instant::now() + FLUSH_WAIT_MAX);
+        // A full queue moves as long as the disk does.
+        while let Err(TrySendError::Full(again)) = queue.try_send(entry) {
+            if std::time::Instant::now() >= give_up {
+                return tracing::warn!("the trace's last events were not written in time");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            entry = again;
+        }
+        if written.recv_timeout(give_up.saturating_duration_since(std::time::Instant::now())).is_err() {
+            tracing::warn!("the trace's last events were not written in time");
+        }
+    }
+}
+
+/// The thread that writes.
+struct Writer {
+    start: Start,
+    file: File,
+    usage: Arc<Usage>,
+    /// How many lost events were written down.
+    told: u64,
+    /// The last write failed, perhaps in the middle of a line.
+    torn: bool,
+}
+
+impl Writer {
+    fn run(mut self, queue: &Receiver<Entry>) {
+        while let Ok(entry) = queue.recv() {
+            let (at, event) = match entry {
+                Entry::Made(at, event) => (at, event),
+                Entry::Later(at, later) => {
+                    let event = (later.make)();
+                    self.usage.bytes.fetch_sub(later.bytes, Ordering::Relaxed);
+                    (at, event)
+                }
+                Entry::Flush(done) => {
+                    // Nobody waits any more after the bound.
+                    _ = done.send(());
+                    continue;
+                }
+            };
+            self.usage.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.write(&Line { at, event });
+            self.tell_what_was_lost(at);
+        }
+    }
+
+    fn tell_what_was_lost(&mut self, at: Instant) {
+        let lost = self.usage.lost.load(Ordering::Relaxed);
+        if lost > self.told && !self.torn {
+            self.told = lost;
+            let event = Event::Gauge { start: self.start, name: LOST_EVENTS.to_owned(), value: lost, bound: 0 };
+            self.write(&Line { at, event });
+        }
+    }
+
+    /// Writes a line with one call, so that a process that is killed loses no more than the end of its last one.
+    fn write(&mut self, line: &Line) {
+        let mut bytes = if self.torn { vec![b'\n'] } else { Vec::new() };
+        let written = serde_json::to_writer(&mut bytes, line).map_err(io::Error::from);
+        let written = written.and_then(|()| {
+            bytes.push(b'\n');
+            self.file.write_all(&bytes)
+        });
+        if let Err(error) = &written {
+            if self.usage.lost.fetch_add(1, Ordering::Relaxed) == 0 {
+                tracing::error!(%error, "the trace cannot be written: training goes on, and what is missing is counted");
+            }
+        }
+        self.torn = written.is_err();
+    }
+}
+
+/// Microseconds of the wall clock since 1970, which all nodes of a machine share.
+fn now() -> Instant {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Instant(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// Keeps nothing of a node that was made to crash: a process that is killed writes nothing either.
+pub(crate) struct UntilCrashed {
+    /// Who keeps the rest.
+    pub inner: Arc<dyn Recorder>,
+    /// Whether it crashed.
+    pub faults: Faults,
+}
+
+impl Recorder for UntilCrashed {
+    fn is_on(&self) -> bool {
+        self.inner.is_on()
+    }
+
+    fn record(&self, event: Event) {
+        if !self.faults.has_crashed() {
+            self.inner.record(event);
+        }
+    }
+
+    fn record_later(&self, event: Later) {
+        if !self.faults.has_crashed() {
+            self.inner.record_later(event);
+        }
+    }
+
+    fn queue(&self) -> Option<QueueUse> {
+        self.inner.queue()
+    }
+
+    fn flush(&self) {
+        self.inner.flush();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use slowmo_protocol::ident::{Incarnation, NodeId};
+
+    const START: Start = Start { node: NodeId(7), incarnation: Incarnation(11) };
+
+    fn lines(folder: &Path) -> Vec<Line> {
+        let text = std::fs::read_to_string(file_in(folder, START)).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn events_are_lines_in_order_also_those_that_are_made_later() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("traces");
+        let recorder = FileRecorder::open(&folder, START).unwrap();
+        recorder.record(Event::Started(START));
+        recorder.record_later(Later { bytes: 5, make: Box::new(|| Event::Resigned(START)) });
+        recorder.record(Event::Quiet);
+        recorder.flush();
+        let lines = lines(&folder);
+        let events: Vec<Event> = lines.iter().map(|line| line.event.clone()).collect();
+        assert_eq!(events, [Event::Started(START), Event::Resigned(START), Event::Quiet]);
+        assert!(lines.windows(2).all(|pair| pair[0].at <= pair[1].at) && lines[0].at > Instant(1_700_000_000_000_000));
+        assert_eq!(recorder.queue(), Some(QueueUse { waiting: 0, bound: QUEUE_EVENTS_MAX }));
+        assert!(folder.join("7-11.jsonl").exists());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_nobody_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let recorder = FileRecorder::open(folder.path(), START).unwrap();
+        let (go, wait) = sync_channel::<()>(0);
+        let slow = Later {
+            bytes: 1,
+            make: Box::new(move || {
+                _ = wait.recv();
+                Event::Quiet
+            }),
+        };
+        recorder.record_later(slow);
+        let too_large = Later { bytes: QUEUE_BYTES_MAX, make: Box::new(|| Event::Over) };
+        recorder.record_later(too_large);
+        // One may be with the writer already.
+        (0..QUEUE_EVENTS_MAX + 10).for_each(|_| recorder.record(Event::Resigned(START)));
+        go.send(()).unwrap();
+        recorder.flush();
+        let lines = lines(folder.path());
+        let last = lines.iter().rev().find_map(|line| match &line.event {
+            Event::Gauge { name, value, bound: 0, .. } if name == LOST_EVENTS => Some(*value),
+            _ => None,
+        });
+        let written = lines.iter().filter(|line| matches!(line.event, Event::Resigned(_))).count();
+        assert_eq!(last, Some(1 + (QUEUE_EVENTS_MAX + 10 - written) as u64));
+        assert!(written < QUEUE_EVENTS_MAX + 10 && lines.iter().all(|line| line.event != Event::Over));
+    }
+
+    #[test]
+    fn a_disk_that_fails_is_counted_and_then_written_to_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace");
+        std::fs::write(&path, "").unwrap();
+        let usage = Arc::<Usage>::default();
+        // Opened for reading: every write fails, as on a full disk.
+        let mut writer = Writer { start: START, file: File::open(&path).unwrap(), usage: Arc::clone(&usage), told: 0, torn: false };
+        writer.write(&Line { at: Instant(1), event: Event::Quiet });
+        writer.write(&Line { at: Instant(2), event: Event::Quiet });
+        writer.tell_what_was_lost(Instant(2));
+        assert_eq!((usage.lost.load(Ordering::Relaxed), writer.torn), (2, true));
+        writer.file = OpenOptions::new().append(true).open(&path).unwrap();
+        writer.write(&Line { at: Instant(3), event: Event::Over });
+        writer.tell_what_was_lost(Instant(3));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<Line> = text.lines().filter(|line| !line.is_empty()).map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines[0].event, Event::Over);
+        assert!(matches!(&lines[1].event, Event::Gauge { value: 2, bound: 0, .. }), "{lines:?}");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(FileRecorder::open(&file.join("traces"), START).is_err());
+    }
+}
