@@ -200,6 +200,7 @@ pub(super) fn admin() -> Seeds {
         push_sum_weight_lost: 0.1,
         push_sum_weight_doubled: 1e-300,
         disagreement: Some(0.25),
+        loss: None,
         gossip: None,
         waiting_for: None,
         events: Vec::new(),

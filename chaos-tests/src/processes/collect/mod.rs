@@ -25,6 +25,10 @@ pub const FILES_MAX: usize = 100_000;
 /// Longest line, in bytes.
 pub const LINE_BYTES_MAX: u64 = 4 << 20;
 
+/// Files and lines that are looked at to learn whether training follows a sampler.
+const FIRST_FILES: usize = 4;
+const FIRST_LINES: usize = 256;
+
 /// Why there is no trace.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
@@ -78,7 +82,7 @@ pub fn read(file: &Path, on_line: &mut dyn FnMut(Line)) -> Result<(), CollectErr
 /// # Errors
 /// A file cannot be read, or has other lines than a trace's.
 pub fn merge(folder: &Path, on_line: &mut dyn FnMut(Line)) -> Result<(), CollectError> {
-    let mut sources = sources(folder)?;
+    let (mut sources, sampled) = (sources(folder)?, follows_sampler(folder)?);
     let mut next: BinaryHeap<Reverse<(Instant, usize)>> = BinaryHeap::new();
     for (index, source) in sources.iter_mut().enumerate() {
         next.extend(source.peek()?.map(|at| Reverse((at, index))));
@@ -92,6 +96,10 @@ pub fn merge(folder: &Path, on_line: &mut dyn FnMut(Line)) -> Result<(), Collect
         let begun = *begun.get_or_insert(line.at);
         line.at = Instant(line.at.0.saturating_sub(begun.0));
         let over = line.event == Event::Over;
+        if let Event::Begun(setup) = &mut line.event {
+            // Only the nodes know whether their training follows a sampler.
+            setup.samples = setup.samples.or(sampled.then_some(0));
+        }
         if ends.is_news(&line.event) {
             on_line(line);
         }
@@ -100,6 +108,20 @@ pub fn merge(folder: &Path, on_line: &mut dyn FnMut(Line)) -> Result<(), Collect
         }
     }
     Ok(())
+}
+
+/// Whether a node's first contributions name samples.
+fn follows_sampler(folder: &Path) -> Result<bool, CollectError> {
+    for mut source in sources(folder)?.into_iter().take(FIRST_FILES) {
+        for _ in 0..FIRST_LINES {
+            match source.next()? {
+                Some(Line { event: Event::Contributed { samples, .. }, .. }) if !samples.is_empty() => return Ok(true),
+                Some(_) => {}
+                None => break,
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// Who lives: a node says itself how it ended, and whoever saw its process end says so again.

@@ -46,30 +46,34 @@ impl Source {
     }
 
     fn read(&mut self) -> Result<Option<Line>, CollectError> {
-        if self.over {
-            return Ok(None);
-        }
-        let mut text = String::new();
-        let length = self.read_text(&mut text).map_err(|source| CollectError::File { path: self.path.clone(), source })?;
-        self.offset += length;
-        self.lines += 1;
-        let torn = !text.ends_with('\n');
-        match serde_json::from_str::<Line>(&text) {
-            Ok(mut line) => {
-                // Several threads of a process write: what they wrote later was not earlier.
-                line.at = line.at.max(self.last);
-                self.last = line.at;
-                Ok(Some(line))
-            }
-            Err(_) if torn && length < LINE_BYTES_MAX => {
+        while !self.over {
+            let mut bytes = Vec::new();
+            let length = self.read_bytes(&mut bytes).map_err(|source| CollectError::File { path: self.path.clone(), source })?;
+            if length == 0 {
                 (self.over, self.reader) = (true, None);
-                Ok(None)
+                break;
             }
-            Err(error) => Err(CollectError::Line { path: self.path.clone(), line: self.lines, reason: error.to_string() }),
+            self.offset += length;
+            self.lines += 1;
+            match serde_json::from_slice::<Line>(&bytes) {
+                Ok(mut line) => {
+                    // Several threads of a process write: what they wrote later was not earlier.
+                    line.at = line.at.max(self.last);
+                    self.last = line.at;
+                    return Ok(Some(line));
+                }
+                Err(_) if bytes.iter().all(u8::is_ascii_whitespace) => {}
+                // Torn: the process was killed, or its disk was full for a while.
+                Err(error) if error.is_eof() && length < LINE_BYTES_MAX => {}
+                Err(error) => {
+                    return Err(CollectError::Line { path: self.path.clone(), line: self.lines, reason: error.to_string() });
+                }
+            }
         }
+        Ok(None)
     }
 
-    fn read_text(&mut self, text: &mut String) -> io::Result<u64> {
+    fn read_bytes(&mut self, bytes: &mut Vec<u8>) -> io::Result<u64> {
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
             None => {
@@ -78,9 +82,7 @@ impl Source {
                 BufReader::new(file)
             }
         };
-        let mut bytes = Vec::new();
-        let length = reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut bytes)?;
-        text.push_str(&String::from_utf8_lossy(&bytes));
+        let length = reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', bytes)?;
         self.reader = Some(reader);
         Ok(length as u64)
     }

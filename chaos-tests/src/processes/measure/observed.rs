@@ -82,8 +82,7 @@ impl Curve {
         }
         self.seen += 1;
         if self.points.len() >= POINTS_MAX {
-            let mut keep = false;
-            self.points.retain(|_| std::mem::replace(&mut keep, !keep));
+            self.points = self.points.iter().copied().step_by(2).collect();
             self.every = self.every.saturating_mul(2);
         }
     }

@@ -1,7 +1,7 @@
 //! placeholder
-use super::{Examined, Report};
+use super::Report;
 /// The page.
 #[must_use]
-pub fn page(_report: &Report, _run: &Examined) -> String {
+pub fn page(_report: &Report, _run: &super::super::measure::Observed) -> String {
     String::new()
 }

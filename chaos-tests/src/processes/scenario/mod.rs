@@ -175,6 +175,12 @@ impl Scenario {
         Ok(scenario)
     }
 
+    /// Lets faults last another time; the warm-up is at most a quarter of it.
+    pub fn shorten(&mut self, duration_s: f64) {
+        self.duration_s = duration_s;
+        self.warm_up_s = self.warm_up_s.min(duration_s / 4.0);
+    }
+
     /// The highest id.
     #[must_use]
     pub fn ids_max(&self) -> usize {
