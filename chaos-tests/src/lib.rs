@@ -8,6 +8,7 @@
 //! | [`traces`] | what nodes wrote down, read back |
 //! | [`sim`] | whole nodes in virtual time: every machine, a network, seeded faults |
 //! | [`fuzz`] | every decoder, for any bytes |
+//! | [`processes`] | scenarios, links, measures and reports of chaos on real processes |
 //! | [`cluster`] | several real nodes in one process, over QUIC on loopback or in memory |
 #![deny(missing_docs)]
 
@@ -16,5 +17,6 @@ pub mod conformance;
 pub mod fuzz;
 pub mod invariants;
 pub mod model;
+pub mod processes;
 pub mod sim;
 pub mod traces;

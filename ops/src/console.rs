@@ -10,6 +10,11 @@ use std::io::{IsTerminal, Write};
 /// Colours of the node prefixes, by node; readable on dark and light grounds.
 const NODE_COLOURS: [u8; 6] = [36, 33, 35, 32, 34, 31];
 
+/// A failure that was shown already.
+#[derive(Debug, thiserror::Error)]
+#[error("not all held")]
+pub struct Told;
+
 /// The two outputs of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Console {
@@ -35,6 +40,11 @@ impl Console {
     /// A line about what is going on, for people who wait; always on standard error.
     pub fn progress(self, text: impl std::fmt::Display) {
         let _nobody_reads = writeln!(std::io::stderr(), "{text} …");
+    }
+
+    /// What happened, for people who wait; always on standard error.
+    pub fn note(self, text: impl std::fmt::Display) {
+        let _nobody_reads = writeln!(std::io::stderr(), "{text}");
     }
 
     /// The result: a table or text for people, an object for programs.

@@ -3,6 +3,7 @@
 //! May start processes, bind loopback sockets and write into temporary folders; knows nothing of training.
 #![deny(missing_docs)]
 
+pub mod chaos;
 pub mod jobs;
 pub mod keys;
 pub mod limits;

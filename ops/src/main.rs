@@ -17,6 +17,8 @@ fn main() -> ExitCode {
     let console = console::Console::new(cli.json);
     match cli.command.run(&console) {
         Ok(()) => ExitCode::SUCCESS,
+        // What the command printed says why.
+        Err(error) if error.is::<console::Told>() => ExitCode::FAILURE,
         Err(error) => {
             console.failure(&error);
             ExitCode::FAILURE

@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct MomentumKept {
     /// Of the last rounds: who has applied them, and how many of those hold each shard.
     holders: BTreeMap<Place, (BTreeSet<NodeId>, BTreeMap<ShardId, usize>)>,
+    /// Every shard that anybody held.
+    shards: BTreeSet<ShardId>,
     checked: u64,
 }
 
@@ -65,9 +67,12 @@ impl MomentumKept {
             return Ok(());
         }
         let (Round(round), wanted) = (decided.place.round, (setup.replicas + 1).min(decided.next.len()));
-        let shards = Layout::new(usize::try_from(setup.parameters).unwrap_or(usize::MAX)).shards();
+        self.shards.extend(counts.keys());
+        // A real run does not say how many parameters it has: then the shards are those that anybody ever held.
+        let shards = Layout::new(usize::try_from(setup.parameters).unwrap_or(usize::MAX)).shards().chain(self.shards.iter().copied());
         let found = |shard: &ShardId| counts.get(shard).copied().unwrap_or(0);
-        let short = shards.filter(|shard| !decided.absent.contains(shard)).find(|shard| found(shard) < wanted);
+        let mut shards = shards.filter(|shard| !decided.absent.contains(shard));
+        let short = shards.find(|shard| found(shard) < wanted);
         let result = short.map(|shard| format!("after round {round} {shard} has {} holders instead of {wanted}", found(&shard)));
         while self.holders.len() > REMEMBERED {
             self.holders.pop_first();

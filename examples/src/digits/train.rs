@@ -29,6 +29,9 @@ pub struct Options {
     /// even shards only.
     #[arg(long)]
     pub samples_log: Option<PathBuf>,
+    /// Least milliseconds of an inner step: what is left of them is slept, as if the model were larger.
+    #[arg(long, default_value_t = 0)]
+    pub step_ms: u64,
     /// Images a worker takes for one step.
     #[arg(long, default_value_t = 16)]
     pub batch: usize,
@@ -56,6 +59,7 @@ impl Default for Options {
             epochs: None,
             rounds_per_evaluation: 0,
             samples_log: None,
+            step_ms: 0,
             batch: 16,
             learning_rate: 0.02,
             seed: 0,
@@ -229,11 +233,14 @@ impl Replica {
     ) -> Result<Duration, TrainError> {
         let start = Instant::now();
         while !self.source.is_finished(self.steps, options) {
+            let begun = Instant::now();
             let (pixels, labels) = self.data.batch(self.source.batch(self.steps))?;
             let (loss, mut gradients) = self.model.loss_and_gradients(&pixels, &labels)?;
             let mut lent = CandleGradients::new(self.model.variables(), &mut gradients);
             self.worker.average_gradients(&mut lent).map_err(TrainError::Gradients)?;
             self.optimizer.step(&gradients, options.learning_rate)?;
+            self.worker.report_loss(loss);
+            std::thread::sleep(Duration::from_millis(options.step_ms).saturating_sub(begun.elapsed()));
             let report = self.worker.step(self.model.variables_mut(), options.learning_rate).map_err(TrainError::Step)?;
             self.steps = report.step + 1;
             self.source.log()?;

@@ -220,7 +220,7 @@ fn scale(group: &mut Group, leaving: &mut BTreeSet<usize>, nodes: usize) -> Resu
 }
 
 /// A binary that is not there is told once, not once a node.
-fn check_program(program: &Path) -> anyhow::Result<()> {
+pub(super) fn check_program(program: &Path) -> anyhow::Result<()> {
     if program.components().count() > 1 {
         ensure!(program.is_file(), "there is no binary {}; check the path after --", program.display());
         return Ok(());

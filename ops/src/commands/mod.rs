@@ -1,6 +1,7 @@
 //! One file per command. May start node processes and write to the terminal; everything else is the libraries' work.
 
 mod bench;
+mod chaos;
 mod demo;
 mod job;
 mod keygen;
@@ -40,6 +41,9 @@ pub enum Command {
     Kill(job::Kill),
     /// Show the running job.
     Status(job::Status),
+    /// Put a training binary through faults: kills, pauses, cuts, slow links; a report with every invariant's verdict.
+    #[command(subcommand)]
+    Chaos(chaos::Chaos),
     /// Measure rounds, gossip and steps against the limits of this machine, taken in the same run.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -74,6 +78,7 @@ impl Command {
             Self::Drain(drain) => drain.run(*console),
             Self::Kill(kill) => kill.run(*console),
             Self::Status(status) => status.run(*console),
+            Self::Chaos(chaos) => chaos.run(*console),
             Self::Bench(bench) => bench.run(*console),
             Self::StartNode { command } => Err(become_node(&command).into()),
             Self::RawNode(raw_node) => raw_node.run(),

@@ -1,5 +1,6 @@
 //! What a node process is told: its program, its environment, the private folder it shares with the others.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,6 +9,10 @@ use std::time::Duration;
 pub const NODE_ID: &str = "SLOWMO_NODE_ID";
 /// Where the node listens; port 0 lets the system choose.
 pub const LISTEN: &str = "SLOWMO_LISTEN";
+/// Address that the node announces instead.
+pub const ADVERTISE: &str = "SLOWMO_ADVERTISE";
+/// Folder in which the node writes down what it does.
+pub const TRACE: &str = "SLOWMO_TRACE";
 /// Folder in which the nodes find each other's addresses.
 pub const RENDEZVOUS: &str = "SLOWMO_RENDEZVOUS";
 /// Name of that folder in the launch's private one.
@@ -61,6 +66,8 @@ pub struct Plan {
     pub time_max: Option<Duration>,
     /// More variables, the same for every node.
     pub environment: Vec<(String, OsString)>,
+    /// More variables of single nodes, by id; they win.
+    pub environments: BTreeMap<usize, Vec<(String, OsString)>>,
 }
 
 impl Plan {
@@ -79,6 +86,7 @@ impl Plan {
             isolated: false,
             time_max: None,
             environment: Vec::new(),
+            environments: BTreeMap::new(),
         }
     }
 
@@ -119,6 +127,7 @@ impl Plan {
         variables.extend(cluster_key_file.map(|file| (CLUSTER_KEY_FILE.into(), file.into())));
         variables.extend(self.workers.map(|workers| (DEVICES.into(), workers.to_string().into())));
         variables.extend(self.environment.iter().cloned());
+        variables.extend(self.environments.get(&node).into_iter().flatten().cloned());
         variables
     }
 

@@ -202,6 +202,13 @@ impl Group {
         nodes
     }
 
+    /// The process of a running node.
+    #[must_use]
+    pub fn process_id(&self, node: usize) -> Option<u32> {
+        let member = self.members.iter().find(|member| member.node == node && member.status.is_none());
+        member.map(|member| member.child.id())
+    }
+
     /// Sends a signal to a running node's process group; whether there was one.
     pub fn signal(&self, node: usize, signal: Signal) -> bool {
         let member = self.members.iter().find(|member| member.node == node && member.status.is_none());

@@ -66,13 +66,13 @@ pub struct Setup {
     pub quorum: Quorum,
     /// `R`: replicas of a shard beside its owner.
     pub replicas: usize,
-    /// Parameters of the model.
+    /// Parameters of the model; 0 where that is not known.
     pub parameters: u64,
     /// Whether slow momentum is kept in shards.
     pub sharded: bool,
     /// Once faults are over, how soon a round must be decided, and then all who live be members with equal parameters.
     pub recovers_within: Span,
-    /// Samples of an epoch, if the training follows an elastic sampler.
+    /// Samples of an epoch, if the training follows an elastic sampler; 0 where their number is not known.
     pub samples: Option<u64>,
 }
 

@@ -1,0 +1,177 @@
+//! The trace of a run: what each start of a node wrote into a file of its own, and what the runner wrote into its own, merged in order
+//! of time into one stream. All of it is on one machine and counts microseconds since the Unix epoch; the merged trace counts from the
+//! beginning of the run.
+//!
+//! Reads and writes files in folders that it is told.
+
+mod journal;
+mod source;
+
+pub use journal::Journal;
+
+use slowmo_protocol::ident::{Incarnation, NodeId};
+use slowmo_protocol::time::Instant;
+use slowmo_protocol::trace::{End, Event, Line, Start};
+use source::Source;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The runner's own file in a folder of traces.
+const JOURNAL: &str = "runner.jsonl";
+/// Most files of one run.
+pub const FILES_MAX: usize = 100_000;
+/// Longest line, in bytes.
+pub const LINE_BYTES_MAX: u64 = 4 << 20;
+
+/// Files and lines that are looked at to learn whether training follows a sampler.
+const FIRST_FILES: usize = 4;
+const FIRST_LINES: usize = 256;
+
+/// Why there is no trace.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectError {
+    /// A file or folder.
+    #[error("the trace {}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A line that is none of a trace.
+    #[error("the trace {}: line {line} is none: {reason}", path.display())]
+    Line {
+        /// Which file.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// Why.
+        reason: String,
+    },
+    /// More files than the bound.
+    #[error("the folder {} has more than {FILES_MAX} files", .0.display())]
+    TooMany(PathBuf),
+}
+
+/// The newest start of a node that has begun a trace in this folder.
+#[must_use]
+pub fn newest_start(folder: &Path, node: NodeId) -> Option<Start> {
+    let starts = std::fs::read_dir(folder).ok()?.filter_map(|entry| start_of(&entry.ok()?.path()));
+    starts.filter(|start| start.node == node).max()
+}
+
+/// Hands over every line of a merged trace's file.
+///
+/// # Errors
+/// The file cannot be read, or has other lines.
+pub fn read(file: &Path, on_line: &mut dyn FnMut(Line)) -> Result<(), CollectError> {
+    let mut source = Source::open(file)?;
+    while let Some(line) = source.next()? {
+        on_line(line);
+    }
+    Ok(())
+}
+
+/// Merges all files of a folder and hands over their lines until the run is over, counted from its beginning.
+///
+/// A file may end in the middle of a line: its process was killed. Clocks of one machine agree, so the order is that of what happened;
+/// within a file it is that of the lines.
+///
+/// # Errors
+/// A file cannot be read, or has other lines than a trace's.
+pub fn merge(folder: &Path, on_line: &mut dyn FnMut(Line)) -> Result<(), CollectError> {
+    let (mut sources, sampled) = (sources(folder)?, follows_sampler(folder)?);
+    let mut next: BinaryHeap<Reverse<(Instant, usize)>> = BinaryHeap::new();
+    for (index, source) in sources.iter_mut().enumerate() {
+        next.extend(source.peek()?.map(|at| Reverse((at, index))));
+    }
+    let mut begun = None;
+    let mut ends = Ends::default();
+    while let Some(Reverse((_, index))) = next.pop() {
+        let Some(source) = sources.get_mut(index) else { continue };
+        let Some(mut line) = source.next()? else { continue };
+        next.extend(source.peek()?.map(|at| Reverse((at, index))));
+        let begun = *begun.get_or_insert(line.at);
+        line.at = Instant(line.at.0.saturating_sub(begun.0));
+        let over = line.event == Event::Over;
+        if let Event::Begun(setup) = &mut line.event {
+            // Only the nodes know whether their training follows a sampler.
+            setup.samples = setup.samples.or(sampled.then_some(0));
+        }
+        if ends.is_news(&line.event) {
+            on_line(line);
+        }
+        if over {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a node's first contributions name samples.
+fn follows_sampler(folder: &Path) -> Result<bool, CollectError> {
+    for mut source in sources(folder)?.into_iter().take(FIRST_FILES) {
+        for _ in 0..FIRST_LINES {
+            match source.next()? {
+                Some(Line { event: Event::Contributed { samples, .. }, .. }) if !samples.is_empty() => return Ok(true),
+                Some(_) => {}
+                None => break,
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Who lives: a node says itself how it ended, and whoever saw its process end says so again.
+#[derive(Default)]
+struct Ends {
+    living: BTreeSet<Start>,
+}
+
+impl Ends {
+    fn is_news(&mut self, event: &Event) -> bool {
+        match event {
+            Event::Started(start) => self.living.insert(*start),
+            Event::Ended { start, .. } => self.living.remove(start),
+            _ => true,
+        }
+    }
+}
+
+/// How a process that ended so ended.
+#[must_use]
+pub fn end_of(success: bool, killed: bool) -> End {
+    match (success, killed) {
+        (true, _) => End::Left,
+        (false, true) => End::Killed,
+        (false, false) => End::Failed,
+    }
+}
+
+fn sources(folder: &Path) -> Result<Vec<Source>, CollectError> {
+    let unreadable = |source| CollectError::File { path: folder.to_owned(), source };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if path.file_name().is_some_and(|name| name == JOURNAL) || start_of(&path).is_some() {
+            files.push(path);
+        }
+        if files.len() > FILES_MAX {
+            return Err(CollectError::TooMany(folder.to_owned()));
+        }
+    }
+    // The runner's file is the last by name; of two lines at the same time the node's comes first.
+    files.sort();
+    files.iter().map(|file| Source::open(file)).collect()
+}
+
+/// Whose file this is: `<node>-<incarnation>.jsonl`.
+fn start_of(path: &Path) -> Option<Start> {
+    let (node, incarnation) = path.file_name()?.to_str()?.strip_suffix(".jsonl")?.split_once('-')?;
+    Some(Start { node: NodeId(node.parse().ok()?), incarnation: Incarnation(incarnation.parse().ok()?) })
+}
+
+#[cfg(test)]
+mod tests;

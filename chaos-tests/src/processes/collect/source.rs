@@ -1,0 +1,89 @@
+//! One file of a trace, line by line. It is open only while its lines are read, so that many ended starts need no descriptors.
+
+use super::{CollectError, LINE_BYTES_MAX};
+use slowmo_protocol::time::Instant;
+use slowmo_protocol::trace::Line;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// A file that is read to the end once.
+pub(super) struct Source {
+    path: PathBuf,
+    /// Closed before the second line is wanted, and at the end.
+    reader: Option<BufReader<File>>,
+    offset: u64,
+    lines: u64,
+    last: Instant,
+    ahead: Option<Line>,
+    over: bool,
+}
+
+impl Source {
+    /// Nothing is read yet.
+    pub(super) fn open(path: &Path) -> Result<Self, CollectError> {
+        let last = Instant(0);
+        Ok(Self { path: path.to_owned(), reader: None, offset: 0, lines: 0, last, ahead: None, over: false })
+    }
+
+    /// When the next line happened.
+    pub(super) fn peek(&mut self) -> Result<Option<Instant>, CollectError> {
+        if self.ahead.is_none() {
+            self.ahead = self.read()?;
+            if self.lines == 1 {
+                self.reader = None;
+            }
+        }
+        Ok(self.ahead.as_ref().map(|line| line.at))
+    }
+
+    /// The next line.
+    pub(super) fn next(&mut self) -> Result<Option<Line>, CollectError> {
+        match self.ahead.take() {
+            Some(line) => Ok(Some(line)),
+            None => self.read(),
+        }
+    }
+
+    fn read(&mut self) -> Result<Option<Line>, CollectError> {
+        while !self.over {
+            let mut bytes = Vec::new();
+            let length = self.read_bytes(&mut bytes).map_err(|source| CollectError::File { path: self.path.clone(), source })?;
+            if length == 0 {
+                (self.over, self.reader) = (true, None);
+                break;
+            }
+            self.offset += length;
+            self.lines += 1;
+            match serde_json::from_slice::<Line>(&bytes) {
+                Ok(mut line) => {
+                    // Several threads of a process write: what they wrote later was not earlier.
+                    line.at = line.at.max(self.last);
+                    self.last = line.at;
+                    return Ok(Some(line));
+                }
+                Err(_) if bytes.iter().all(u8::is_ascii_whitespace) => {}
+                // Torn: the process was killed, or its disk was full for a while.
+                Err(error) if error.is_eof() && length < LINE_BYTES_MAX => {}
+                Err(error) => {
+                    return Err(CollectError::Line { path: self.path.clone(), line: self.lines, reason: error.to_string() });
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn read_bytes(&mut self, bytes: &mut Vec<u8>) -> io::Result<u64> {
+        let mut reader = match self.reader.take() {
+            Some(reader) => reader,
+            None => {
+                let mut file = File::open(&self.path)?;
+                file.seek(SeekFrom::Start(self.offset))?;
+                BufReader::new(file)
+            }
+        };
+        let length = reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', bytes)?;
+        self.reader = Some(reader);
+        Ok(length as u64)
+    }
+}

@@ -1,0 +1,113 @@
+//! What became of a run: every invariant's verdict, what was expected, figures of the run and of the fault-free one.
+//!
+//! | file | does |
+//! |---|---|
+//! | `examine` | judges and measures a trace in one pass |
+//! | `expectations` | the scenario's `[expect]` table against the figures |
+//! | `text` | for a terminal |
+//! | `html` | one self-contained page |
+
+mod examine;
+mod expectations;
+mod html;
+mod text;
+
+pub use examine::{Examined, Examiner};
+pub use expectations::Expectation;
+pub use html::page;
+
+use super::measure::Measures;
+use super::relay::Traffic;
+use super::scenario::Scenario;
+use super::schedule::span;
+use crate::invariants::Verdict;
+use serde::{Deserialize, Serialize};
+
+/// What became of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// Everything held and everything expected was met.
+    pub succeeded: bool,
+    /// The scenario's name.
+    pub scenario: String,
+    /// What it shows.
+    pub summary: String,
+    /// The seed of its schedule.
+    pub seed: u64,
+    /// What was started.
+    pub command: String,
+    /// Every invariant and what became of it, of the run with faults.
+    pub invariants: Vec<Judged>,
+    /// Invariants that the fault-free run broke.
+    pub broken_without_faults: Vec<Judged>,
+    /// What the scenario expects.
+    pub expectations: Vec<Expectation>,
+    /// What could not be done or was not looked at, for people.
+    pub notes: Vec<String>,
+    /// Figures of the run with faults.
+    pub measures: Measures,
+    /// Figures of the fault-free run, if there was one.
+    pub baseline: Option<Measures>,
+    /// Share of the fault-free throughput per live node.
+    pub throughput_share: Option<f64>,
+    /// What the emulated links carried.
+    pub traffic: Traffic,
+}
+
+/// An invariant and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Judged {
+    /// Its name.
+    pub name: String,
+    /// What became of it.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+}
+
+/// What a run was, beside its traces.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The seed of its schedule.
+    pub seed: u64,
+    /// What was started.
+    pub command: String,
+    /// What could not be done, for people.
+    pub notes: Vec<String>,
+    /// What the emulated links carried.
+    pub traffic: Traffic,
+}
+
+impl Report {
+    /// Of a run and, if there was one, of the fault-free run before it.
+    #[must_use]
+    pub fn new(header: &Header, scenario: &Scenario, run: &Examined, baseline: Option<&Examined>) -> Self {
+        let measure = |examined: &Examined| Measures::of(&examined.observed, span(scenario.warm_up_s));
+        let (measures, fault_free) = (measure(run), baseline.map(measure));
+        let share = fault_free.as_ref().filter(|fault_free| fault_free.throughput > 0.0);
+        let throughput_share = share.map(|fault_free| measures.throughput / fault_free.throughput);
+        let broken = |examined: &Examined| {
+            let violated = |judged: &&Judged| matches!(judged.verdict, Verdict::Violated(_));
+            examined.verdicts.iter().filter(violated).cloned().collect::<Vec<_>>()
+        };
+        let broken_without_faults = baseline.map(broken).unwrap_or_default();
+        let expectations = expectations::of(&scenario.expect, &measures, fault_free.as_ref(), throughput_share);
+        let met = expectations.iter().all(|expectation| expectation.met);
+        Self {
+            succeeded: met && broken(run).is_empty() && broken_without_faults.is_empty(),
+            scenario: header.scenario.clone(),
+            summary: scenario.summary.clone(),
+            seed: header.seed,
+            command: header.command.clone(),
+            invariants: run.verdicts.clone(),
+            broken_without_faults,
+            expectations,
+            notes: header.notes.clone(),
+            measures,
+            baseline: fault_free,
+            throughput_share,
+            traffic: header.traffic,
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! What a run is like: nodes, links, faults, and what is expected of the cluster.
+
+mod action;
+mod check;
+mod error;
+mod shipped;
+
+pub use action::{Action, Group, GroupWord, Quality, Time, Who, WhoWord};
+pub use error::ScenarioError;
+pub use shipped::{SHIPPED, Shipped};
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+
+/// Largest scenario file, in bytes.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Most nodes of a run, and highest node id.
+pub const NODES_MAX: usize = 32;
+/// Longest run, in seconds: a week.
+pub const SECONDS_MAX: f64 = 7.0 * 86_400.0;
+/// Most actions in one scenario's lists, and most times that one is repeated.
+pub const ACTIONS_MAX: usize = 10_000;
+
+/// A scenario as its file says it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// What it shows, in a line.
+    pub summary: String,
+    /// Nodes that found the cluster; their ids are 1 to this.
+    pub nodes: usize,
+    /// Most nodes at a time, so the highest id; as many as found it unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes_max: Option<usize>,
+    /// Random faults leave so many nodes untouched at any time; more than half of the founders unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<usize>,
+    /// Nodes that random faults never hit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spared: Vec<u64>,
+    /// From the moment that all founders train until the last fault, in seconds.
+    pub duration_s: f64,
+    /// So many seconds at the beginning have no random faults and are not measured.
+    #[serde(default = "default_warm_up")]
+    pub warm_up_s: f64,
+    /// After the last fault nothing is done for so many seconds, in which everybody must contribute again.
+    #[serde(default = "default_quiet")]
+    pub quiet_s: f64,
+    /// Configuration keys of the nodes; flags of the binary itself win.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, Setting>,
+    /// What all links are like from the start.
+    #[serde(default, skip_serializing_if = "Quality::is_perfect")]
+    pub links: Quality,
+    /// What is done at a set time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub script: Vec<Scripted>,
+    /// What is done at random times.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub random: Vec<Recurring>,
+    /// What is expected of the cluster, beside the invariants.
+    #[serde(default)]
+    pub expect: Expect,
+}
+
+/// The value of a configuration key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Setting {
+    /// A yes or no.
+    Flag(bool),
+    /// A whole number.
+    Whole(i64),
+    /// Any other number.
+    Number(f64),
+    /// A word.
+    Text(String),
+}
+
+/// An action at a set time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scripted {
+    /// When, in seconds since all founders train.
+    pub at_s: f64,
+    /// Again after so many seconds, `times` in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every_s: Option<f64>,
+    /// How often in all.
+    #[serde(default = "once")]
+    pub times: usize,
+    /// What.
+    #[serde(flatten)]
+    pub action: Action,
+}
+
+/// Actions at random times, either so many an hour (a Poisson process) or so far apart (evenly distributed).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recurring {
+    /// On average so many an hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_hour: Option<f64>,
+    /// So many seconds apart, from and to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub between_s: Option<[f64; 2]>,
+    /// One of these is done each time.
+    pub choose: Vec<Choice>,
+}
+
+/// One of several actions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Choice {
+    /// How often it is chosen, relative to the others.
+    #[serde(default = "default_weight")]
+    pub weight: u64,
+    /// What.
+    #[serde(flatten)]
+    pub action: Action,
+}
+
+/// What is expected of the cluster. What is not given is measured and not judged.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expect {
+    /// At least this share of the fault-free inner steps per second of a live node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throughput: Option<f64>,
+    /// At least this share of the live nodes contributes to a decided round, on average.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contributing: Option<f64>,
+    /// Every victim that lived long enough contributed again.
+    #[serde(default)]
+    pub victims_return: bool,
+    /// After links are well again all nodes hold equal parameters within so many milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole_within_ms: Option<u64>,
+    /// A round is decided within so many milliseconds after each fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_round_within_ms: Option<u64>,
+    /// The resident memory of no survivor grows by more than this share after warm-up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_growth: Option<f64>,
+    /// The open descriptors of no survivor grow by more than this share after warm-up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub descriptor_growth: Option<f64>,
+}
+
+impl Scenario {
+    /// A shipped scenario by its name, or the scenario in a file; with the name that reports show.
+    ///
+    /// # Errors
+    /// There is no such scenario, or the file cannot be read or is wrong.
+    pub fn find(name_or_path: &str) -> Result<(String, Self), ScenarioError> {
+        if let Some(shipped) = SHIPPED.iter().find(|shipped| shipped.name == name_or_path) {
+            return Ok((shipped.name.to_owned(), Self::parse(shipped.text, shipped.name)?));
+        }
+        let path = Path::new(name_or_path);
+        if !path.exists() && path.components().count() == 1 && path.extension().is_none() {
+            return Err(ScenarioError::unknown_name(name_or_path));
+        }
+        let text = read(path)?;
+        let name = path.file_stem().map_or_else(|| name_or_path.to_owned(), |stem| stem.to_string_lossy().into_owned());
+        Ok((name, Self::parse(&text, name_or_path)?))
+    }
+
+    /// Reads and checks a scenario; `source` names it in errors.
+    ///
+    /// # Errors
+    /// It is no TOML, has unknown or missing keys, or values out of range.
+    pub fn parse(text: &str, source: &str) -> Result<Self, ScenarioError> {
+        let scenario: Self = toml::from_str(text).map_err(|error| ScenarioError::syntax(source, text, &error))?;
+        scenario.check().map_err(|what| ScenarioError::Value { source_name: source.to_owned(), what })?;
+        Ok(scenario)
+    }
+
+    /// Lets faults last another time; the warm-up is at most a quarter of it.
+    pub fn shorten(&mut self, duration_s: f64) {
+        self.duration_s = duration_s;
+        self.warm_up_s = self.warm_up_s.min(duration_s / 4.0);
+    }
+
+    /// The highest id.
+    #[must_use]
+    pub fn ids_max(&self) -> usize {
+        self.nodes_max.unwrap_or(self.nodes)
+    }
+
+    /// How many nodes random faults leave untouched.
+    #[must_use]
+    pub fn untouched_min(&self) -> usize {
+        self.at_least.unwrap_or(self.nodes / 2 + 1)
+    }
+}
+
+impl std::fmt::Display for Setting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Flag(value) => value.fmt(f),
+            Self::Whole(value) => value.fmt(f),
+            Self::Number(value) => value.fmt(f),
+            Self::Text(value) => value.fmt(f),
+        }
+    }
+}
+
+/// A scenario file's text, at most [`FILE_BYTES_MAX`] of it.
+fn read(path: &Path) -> Result<String, ScenarioError> {
+    let unreadable = |source| ScenarioError::Unreadable { path: path.to_owned(), source };
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let length = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if length as u64 > FILE_BYTES_MAX {
+        return Err(unreadable(std::io::Error::other(format!("it is larger than {FILE_BYTES_MAX} bytes"))));
+    }
+    Ok(text)
+}
+
+fn default_warm_up() -> f64 {
+    5.0
+}
+
+fn default_quiet() -> f64 {
+    15.0
+}
+
+fn default_weight() -> u64 {
+    1
+}
+
+fn once() -> usize {
+    1
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,32 @@
+//! The scenarios in the binary.
+
+/// A scenario that needs no file.
+#[derive(Clone, Copy, Debug)]
+pub struct Shipped {
+    /// Its name.
+    pub name: &'static str,
+    /// Its TOML.
+    pub text: &'static str,
+}
+
+macro_rules! shipped {
+    ($($name:literal),* $(,)?) => {
+        /// All of them, simple ones first.
+        pub const SHIPPED: &[Shipped] = &[
+            $(Shipped { name: $name, text: include_str!(concat!("../../../scenarios/", $name, ".toml")) }),*
+        ];
+    };
+}
+
+shipped![
+    "one_kill",
+    "leader_kill",
+    "rolling_restart",
+    "half_cut",
+    "bridge_cut",
+    "flapping_link",
+    "slow_link_10mbit",
+    "spot_market",
+    "storm",
+    "soak",
+];

@@ -1,0 +1,74 @@
+//! When something is done: set times, and times drawn at random.
+
+use super::super::scenario::{Action, Choice, Recurring, Scenario};
+use super::span;
+use crate::sim::random::Random;
+use slowmo_protocol::time::{Instant, Span};
+
+/// Most random actions of a run; what would come later is left out.
+const MOMENTS_MAX: usize = 1 << 20;
+
+/// An action whose time has come.
+#[derive(Debug)]
+pub(super) struct Moment {
+    pub at: Instant,
+    pub action: Action,
+    /// The scenario's author wanted exactly this.
+    pub scripted: bool,
+}
+
+/// All of a run, in order of time.
+pub(super) fn moments(scenario: &Scenario, seed: u64, duration: Span) -> Vec<Moment> {
+    let end = Instant(duration.0);
+    let mut moments = Vec::new();
+    for scripted in &scenario.script {
+        let every = span(scripted.every_s.unwrap_or(0.0));
+        for time in 0..scripted.times as u64 {
+            let at = Instant(span(scripted.at_s).0.saturating_add(every.0.saturating_mul(time)));
+            if at < end {
+                moments.push(Moment { at, action: scripted.action.clone(), scripted: true });
+            }
+        }
+    }
+    for (index, recurring) in scenario.random.iter().enumerate() {
+        let mut random = Random::new(seed, 100 + index as u64);
+        let mut at = Instant(span(scenario.warm_up_s).0);
+        loop {
+            at = at.after(pause(recurring, &mut random));
+            if at >= end || moments.len() >= MOMENTS_MAX {
+                break;
+            }
+            if let Some(choice) = choose(&recurring.choose, &mut random) {
+                moments.push(Moment { at, action: choice.action.clone(), scripted: false });
+            }
+        }
+    }
+    moments.sort_by_key(|moment| moment.at);
+    moments
+}
+
+/// Evenly distributed, at least 0 and below 1.
+pub(super) fn unit(random: &mut Random) -> f64 {
+    const STEPS: u64 = 1 << 53;
+    random.below(STEPS) as f64 / STEPS as f64
+}
+
+/// Until the next time; at least a microsecond.
+fn pause(recurring: &Recurring, random: &mut Random) -> Span {
+    let unit = unit(random);
+    let seconds = match (recurring.per_hour, recurring.between_s) {
+        (Some(rate), _) => -(1.0 - unit).ln() * 3600.0 / rate,
+        (None, Some([from, to])) => from + (to - from) * unit,
+        (None, None) => f64::from(u32::MAX),
+    };
+    Span(span(seconds).0.max(1))
+}
+
+fn choose<'a>(choices: &'a [Choice], random: &mut Random) -> Option<&'a Choice> {
+    let mut left = random.below(choices.iter().map(|choice| choice.weight).sum());
+    choices.iter().find(|choice| {
+        let here = left < choice.weight;
+        left = left.saturating_sub(choice.weight);
+        here
+    })
+}

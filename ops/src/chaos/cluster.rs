@@ -1,0 +1,90 @@
+//! The node processes of a run, and how they are told to write traces and to announce the link emulator's addresses.
+
+use super::ChaosError;
+use crate::processes::{ADVERTISE, Group, LISTEN, Plan, TRACE};
+use slowmo::Config;
+use slowmo_chaos::processes::relay::Relay;
+use slowmo_chaos::processes::scenario::Scenario;
+use slowmo_chaos::processes::schedule::span;
+use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::time::Span;
+use slowmo_protocol::trace::Setup;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// What is run, on what, for how long.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    /// What the cluster is like, and what is done to it.
+    pub scenario: Scenario,
+    /// Drives the schedule and the links.
+    pub seed: u64,
+    /// The training binary.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+}
+
+impl Orders {
+    /// From the moment that all founders train until the last fault.
+    #[must_use]
+    pub fn duration(&self) -> Span {
+        span(self.scenario.duration_s)
+    }
+
+    /// Every id that a node of the run may have.
+    #[must_use]
+    pub fn ids(&self) -> Vec<NodeId> {
+        (1..=self.scenario.ids_max() as u64).map(NodeId).collect()
+    }
+
+    /// The program and its arguments, for people.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let words = std::iter::once(self.program.as_os_str()).chain(self.arguments.iter().map(OsString::as_os_str));
+        words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Settings that the scenario makes, as variables.
+    fn settings(&self) -> impl Iterator<Item = (String, String)> {
+        self.scenario.settings.iter().map(|(key, value)| (format!("SLOWMO_{}", key.to_uppercase()), value.to_string()))
+    }
+
+    /// What the invariants must know, as the nodes will be configured: by this process's variables, the scenario and their flags.
+    ///
+    /// # Errors
+    /// A setting is refused; the nodes would refuse it too.
+    pub fn setup(&self) -> Result<Setup, ChaosError> {
+        let text = |text: &OsString| text.to_string_lossy().into_owned();
+        let inherited = std::env::vars_os().map(|(name, value)| (text(&name), text(&value)));
+        let mine: Vec<(String, String)> = self.settings().collect();
+        let others = inherited.filter(|(name, _)| !mine.iter().any(|(known, _)| known == name));
+        let variables: Vec<(String, String)> = others.chain(mine.iter().cloned()).collect();
+        let config = Config::from_sources(None, variables.into_iter(), self.arguments.iter().map(text))?;
+        Ok(Setup {
+            seed: self.seed,
+            quorum: config.quorum,
+            replicas: usize::from(config.replicas),
+            parameters: 0,
+            sharded: config.sharded,
+            recovers_within: span(self.scenario.quiet_s),
+            samples: None,
+        })
+    }
+
+    /// Starts the founders.
+    pub(super) fn start(&self, relay: &Relay, traces: &Path) -> Result<Group, ChaosError> {
+        let mut plan = Plan::new(&self.program, self.scenario.nodes).arguments(self.arguments.iter().cloned());
+        for (name, value) in self.settings() {
+            plan = plan.variable(&name, value);
+        }
+        plan = plan.variable(TRACE, traces);
+        for node in self.ids() {
+            let Some((listens, announces)) = relay.addresses(node) else { continue };
+            let own = vec![(LISTEN.to_owned(), listens.to_string().into()), (ADVERTISE.to_owned(), announces.to_string().into())];
+            // Ids are at most a few dozen.
+            plan.environments.insert(node.0 as usize, own);
+        }
+        Ok(Group::start(&plan)?)
+    }
+}
