@@ -5,7 +5,7 @@ use crate::buffers::{Assembled, Frozen};
 use crate::context::Credit;
 use crate::streams::Arrived;
 use crate::worker::Basis;
-use slowmo_protocol::coordinator::{Attempt, Outcome, Terms};
+use slowmo_protocol::coordinator::{Attempt, GivesUp, Outcome, Terms};
 use slowmo_protocol::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId};
 use slowmo_protocol::membership::FoundingError;
 use slowmo_protocol::model::ModelSize;
@@ -57,10 +57,7 @@ pub enum CoordinatorMessage {
         contributes: bool,
     },
     /// The others went on without this node.
-    Resign {
-        /// It gives a founding up, unless that is decided.
-        founding: bool,
-    },
+    Resign(GivesUp),
     /// Somebody wants to see what the coordinator holds; the answer comes between two of its rounds' steps.
     Inspect(oneshot::Sender<Inspection>),
     /// A deadline passed.

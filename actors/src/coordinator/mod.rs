@@ -98,7 +98,7 @@ impl Actor for CoordinatorActor {
             CoordinatorMessage::PeerUp(node) => state.feed(In::PeerUp(node)),
             CoordinatorMessage::Joiners { epoch, members } => state.feed(In::Joiners { epoch, members }),
             CoordinatorMessage::Leaving { node, incarnation, contributes } => state.feed(In::Leaving { node, incarnation, contributes }),
-            CoordinatorMessage::Resign { founding } => state.feed(In::Resign { founding }),
+            CoordinatorMessage::Resign(gives_up) => state.feed(In::Resign(gives_up)),
             // Whoever asked may have gone.
             CoordinatorMessage::Inspect(reply) => _ = reply.send(state.inspect()),
             CoordinatorMessage::Tick => {

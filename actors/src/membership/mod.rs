@@ -18,6 +18,7 @@ use pulse::Pulse;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use search::Resting;
 use slowmo_protocol::algorithm::Base;
+use slowmo_protocol::coordinator::GivesUp;
 use slowmo_protocol::ident::{Incarnation, Lineage, NodeId, Round};
 use slowmo_protocol::liveness;
 use slowmo_protocol::machine::{Machine, Outbox};
@@ -215,15 +216,15 @@ impl MembershipState {
                 }
                 actors.tell_coordinator(CoordinatorMessage::Leaving { node, incarnation, contributes });
             }
-            Effect::Resign { founding } => {
+            Effect::Resign(gives_up) => {
                 tracing::warn!("the others went on without this node: it joins again");
                 self.context.status.standing(Standing::Joining);
-                actors.tell_coordinator(CoordinatorMessage::Resign { founding });
+                actors.tell_coordinator(CoordinatorMessage::Resign(gives_up));
             }
             Effect::Drained => {
                 tracing::warn!("the others went on without this node, which wanted to leave: it has left");
                 self.context.status.standing(Standing::Left);
-                actors.tell_coordinator(CoordinatorMessage::Resign { founding: false });
+                actors.tell_coordinator(CoordinatorMessage::Resign(GivesUp::Membership));
                 actors.tell_aggregator(AggregatorMessage::Drained);
             }
             Effect::Waiting(why) => {

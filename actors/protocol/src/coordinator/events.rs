@@ -79,13 +79,26 @@ pub enum In {
         /// Whether its training threads still contribute to the next round.
         contributes: bool,
     },
-    /// The others went on without this node: it belongs to no view until it is admitted again. Answered with [`Effect::Resigned`].
-    Resign {
-        /// It gives a founding up for another one, which it may only as long as its own is not decided.
-        founding: bool,
-    },
+    /// This node belongs to no view until it is admitted again, or forms one. Answered with [`Effect::Resigned`].
+    Resign(GivesUp),
     /// Time passed.
     Tick,
+}
+
+/// How long a node keeps to a founding that it accepted, though it hears of a better one: so long, at most, its decision is on its way
+/// here from a leader that lives.
+pub const FOUNDING_KEPT: Span = Span::from_millis(2_000);
+
+/// What a node gives up when it resigns, and whether it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivesUp {
+    /// Its place: the others went on without it.
+    Membership,
+    /// A founding, for a history that is decided: unless its own is, too.
+    ForDecided,
+    /// A founding, for another one: unless its own is decided, or may be, because this node accepted it a moment ago. So nobody helps
+    /// to decide two foundings.
+    ForFounding,
 }
 
 /// What the coordinator asks its shell for.
@@ -121,8 +134,8 @@ pub enum Effect {
     Fail(RoundError),
     /// A round was decided whose data this node does not hold: it must join again.
     Stranded,
-    /// The answer to [`In::Resign`]: whether this node belongs to no view now, and its decided state is void. Otherwise the founding
-    /// that it was to give up is decided.
+    /// The answer to [`In::Resign`]: whether this node belongs to no view now, and its decided state is void. Otherwise it keeps to
+    /// the founding that it was to give up.
     Resigned(bool),
     /// Why no round is decided now and what would release it; `None`: nothing is in the way.
     Waiting(Option<String>),

@@ -26,7 +26,7 @@ mod reconnected;
 mod voting;
 
 use super::error::RoundError;
-use super::events::{Effect, In, Settings};
+use super::events::{Effect, FOUNDING_KEPT, GivesUp, In, Settings};
 use super::outcome::{RoundKind, Terms};
 use super::plan::Attempt;
 use crate::ballot::first_ballot;
@@ -107,7 +107,7 @@ impl Machine for Coordinator {
             // Outside, who leaves is none of this node's business: it may be another start by the time this node joins.
             In::Leaving { node, incarnation, contributes } if self.history.is_some() => self.leaves((node, incarnation), contributes),
             In::Leaving { .. } => {}
-            In::Resign { founding } => self.resign(founding, out),
+            In::Resign(gives_up) => self.resign(gives_up, now, out),
             In::Tick => self.tick(now, out),
         }
         self.advance(now, out);
@@ -174,15 +174,16 @@ impl Coordinator {
         if self.history.is_some() {
             return;
         }
-        let first = Some(view.lowest()).filter(|lowest| *lowest != self.me());
+        let (first, members) = (view.lowest(), view.ids().collect::<Vec<_>>());
         self.current = Some(Current::new(self.me(), &view));
         self.history = Some(History::founding(view, lineage));
         if let Some(mine) = self.mine.clone() {
             self.begin_contribution(mine, now, out);
         }
         self.replay(now, out);
-        if let Some(leader) = first.filter(|_| std::mem::take(&mut self.refounds) && !planted::has(Bug::RefoundingUnasked)) {
-            self.ask_for_another_attempt(leader, out);
+        if std::mem::take(&mut self.refounds) && first != self.me() && !planted::has(Bug::RefoundingUnasked) {
+            // Whoever leads by now makes the attempt again.
+            self.broadcast(members, &Message::Broken(first), out);
         }
     }
 
@@ -246,7 +247,7 @@ impl Coordinator {
             self.open_default(out);
             self.lead(now, out);
             self.open_proposed(out);
-            self.accept_when_held(out);
+            self.accept_when_held(now, out);
             self.decide_when_accepted(out);
             self.watch_reconnected(now);
             self.tell_waiting(out);
@@ -276,11 +277,18 @@ impl Coordinator {
     }
 
     /// The others went on without this node. Who gives a founding up may not have heard yet that it is decided: then it stays.
-    fn resign(&mut self, founding: bool, out: &mut Outbox<Effect>) {
+    fn resign(&mut self, gives_up: GivesUp, now: Instant, out: &mut Outbox<Effect>) {
         let member = self.history.as_ref().filter(|history| !history.joining);
         let past = member.is_some_and(|history| history.round > Round::FOUNDING);
-        let decided = past || (member.is_some() && self.current.as_ref().is_some_and(|current| current.decided.is_some()));
-        if founding && decided && !planted::has(Bug::FoundingGivenUp) {
+        let current = self.current.as_ref().filter(|_| member.is_some());
+        let decided = past || current.is_some_and(|current| current.decided.is_some());
+        let accepted = current.and_then(|current| current.accepted_at).is_some_and(|at| now < at.after(FOUNDING_KEPT));
+        let stays = match gives_up {
+            GivesUp::Membership => false,
+            GivesUp::ForDecided => decided,
+            GivesUp::ForFounding => decided || accepted,
+        };
+        if stays && !planted::has(Bug::FoundingGivenUp) {
             return out.push(Effect::Resigned(false));
         }
         out.push(Effect::Resigned(true));

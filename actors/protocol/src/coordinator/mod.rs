@@ -94,7 +94,7 @@ mod outcome;
 mod plan;
 
 pub use error::RoundError;
-pub use events::{Effect, In, Settings};
+pub use events::{Effect, FOUNDING_KEPT, GivesUp, In, Settings};
 pub use machine::{
     BROKEN_ATTEMPTS_MAX, Coordinator, EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX,
     FOLLOW_WAIT, STREAM_BROKEN_WAIT,

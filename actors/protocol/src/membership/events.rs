@@ -1,6 +1,7 @@
 //! What the membership is told, what it asks for, and what it needs to know at its start.
 
 use super::FoundingError;
+use crate::coordinator::GivesUp;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
 use crate::model::ModelSize;
@@ -38,8 +39,8 @@ pub enum In {
     },
     /// A round was decided whose data this node does not hold: it has to join again.
     Stranded,
-    /// The coordinator took note that this node resigns, or says that the founding which it was to give up is decided. What it told
-    /// before was of before.
+    /// The coordinator took note that this node resigns, or keeps to the founding which it was to give up. What it told before was of
+    /// before.
     Resigned(bool),
     /// This node hands over and leaves with the next round.
     Drain,
@@ -105,10 +106,7 @@ pub enum Effect {
         contributes: bool,
     },
     /// The others went on without this node, which asks to be admitted again. The coordinator answers with [`In::Resigned`].
-    Resign {
-        /// It gives a founding up for another one, unless that is decided already.
-        founding: bool,
-    },
+    Resign(GivesUp),
     /// This node wanted to hand over and leave, and was left out without hearing of it, or holds nothing any more: it has left.
     Drained,
     /// What keeps this node from being a member; `None`: it is one, or does not wait to be.

@@ -8,6 +8,7 @@
 //! apart: nobody's training is thrown away unasked, and both sides say so by name.
 
 use super::{DECISION_WAIT, Effect, Membership};
+use crate::coordinator::GivesUp;
 use crate::ident::{Lineage, NodeId, Round};
 use crate::machine::Outbox;
 use crate::time::Instant;
@@ -35,7 +36,7 @@ impl Membership {
         let theirs = founding(view, lineage);
         let takes = match self.stake() {
             Some(ours) if ours.lineage == lineage => return,
-            Some(ours) => ours.round == Round::FOUNDING && is_preferred(&theirs, &ours),
+            Some(ours) => ours.round == Round::FOUNDING && self.life.keeps_until.is_none() && is_preferred(&theirs, &ours),
             None => self.life.is_new(),
         };
         if !takes || self.settings.join || self.model.is_none() {
@@ -48,7 +49,7 @@ impl Membership {
     /// Enters another founding as the founding member that it counts on.
     fn change_over(&mut self, theirs: Standing, out: &mut Outbox<Effect>) {
         if self.life.standing.is_some() {
-            self.resign(out);
+            self.resign(GivesUp::ForFounding, out);
         }
         self.adopted = Some((theirs.view, theirs.lineage));
         self.form_when_connected(out);
@@ -85,8 +86,15 @@ impl Membership {
         if self.has_to_know(&ours, theirs, header) {
             self.send(header.sender, self.hello(), out);
         }
-        if self.went_elsewhere(&ours, theirs, header) && self.life.declare_dead(header.sender, header.incarnation) {
-            out.push(Effect::Lost(header.sender, header.incarnation));
+        let start = (header.sender, header.incarnation);
+        if self.went_elsewhere(&ours, theirs, header) {
+            if self.life.declare_dead(start.0, start.1) {
+                self.life.elsewhere.insert(start);
+                out.push(Effect::Lost(start.0, start.1));
+            }
+        } else if ours.lineage == theirs.lineage && self.life.elsewhere.remove(&start) {
+            // It was to change over, and kept to the founding that it had accepted.
+            self.up(start.0, out);
         }
         self.tell_of_another_cluster(&ours, theirs, header, out);
     }
@@ -108,6 +116,9 @@ impl Membership {
             return without_me && theirs.round > ours.round;
         }
         let shares = ours.view.contains(sender) || theirs.view.contains(self.me());
+        if self.life.keeps_until.is_some() && theirs.round == Round::FOUNDING {
+            return false;
+        }
         if ours.round == Round::FOUNDING && (shares || theirs.round > Round::FOUNDING) {
             return is_preferred(theirs, ours);
         }

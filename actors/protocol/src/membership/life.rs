@@ -4,13 +4,14 @@ use super::error::last_failure;
 use super::known::Known;
 use super::settings::differing_from_cluster;
 use super::{Effect, FoundingError, Membership};
+use crate::coordinator::{FOUNDING_KEPT, GivesUp};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Outbox;
 use crate::planted::{self, Bug};
 use crate::time::{Instant, Span};
 use crate::view::{MEMBERS_MAX, Member, View};
 use crate::wire::{Header, Hello, JoinRefusal, Message, Standing};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How often nodes that should be connected and are not are dialed.
 pub const REDIAL_EVERY: Span = Span::from_millis(200);
@@ -25,10 +26,13 @@ pub(super) struct Life {
     pub standing: Option<Standing>,
     /// The lineage of the history that this node's last round went on from.
     pub lineage_before: Option<Lineage>,
-    /// Resignations that the coordinator has not answered: what it said was decided, it said before.
-    resigning: u32,
-    /// The founding that this node gives up for another one: unless it is decided, which the coordinator knows first.
-    gives_up: Option<Lineage>,
+    /// Resignations that the coordinator has not answered: what it said was decided, it said before. Each with the founding that it
+    /// gives up, if it is one.
+    resigning: VecDeque<Option<Standing>>,
+    /// The founding that the coordinator keeps to, while it has not answered everything.
+    kept: Option<Standing>,
+    /// The coordinator has accepted this node's founding: until then it goes over to no other one.
+    pub keeps_until: Option<Instant>,
     /// What became of the history whose state this node brings, while it waits to be admitted.
     pub brings: Option<Lineage>,
     /// The furthest history that was heard of, while this node is no member.
@@ -41,6 +45,8 @@ pub(super) struct Life {
     /// Who asked to be admitted, to which view.
     pub candidates: BTreeMap<NodeId, (Epoch, Member)>,
     dead: BTreeSet<(NodeId, Incarnation)>,
+    /// Of those, members that live and stand in another history.
+    pub elsewhere: BTreeSet<(NodeId, Incarnation)>,
     /// This node leaves; whether it still contributes to the next round.
     pub leaving: Option<bool>,
     pub leave_again_at: Option<Instant>,
@@ -129,6 +135,7 @@ impl Membership {
         self.life.lineage_before = before.as_ref().map(|before| before.lineage).or(asked);
         (self.life.cluster, self.life.asked, self.life.counted) = (None, None, None);
         self.life.was_member |= round > Round::FOUNDING;
+        self.life.keeps_until.take_if(|_| round > Round::FOUNDING);
         // They bound the way in, not a later way back.
         (self.appear_by, self.synchronize_by) = (None, None);
         let Some(standing) = &self.life.standing else { return };
@@ -142,6 +149,7 @@ impl Membership {
         self.life.candidates.retain(|id, (_, member)| !stays(id, &member.incarnation));
         let candidates = &self.life.candidates;
         self.life.dead.retain(|(id, incarnation)| stays(id, incarnation) || candidates.contains_key(id));
+        self.life.elsewhere.retain(|(id, incarnation)| stays(id, incarnation));
         self.watch(out);
         self.tell_joiners(out);
         self.tell_strangers(out);
@@ -153,10 +161,12 @@ impl Membership {
     }
 
     pub(super) fn decided(&mut self, view: View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
-        if self.life.gives_up.take_if(|founding| *founding == lineage).is_some() {
+        let given_up = |standing: &Standing| standing.lineage == lineage;
+        if self.life.resigning.iter().flatten().chain(&self.life.kept).any(given_up) {
             // Decided before it was given up: this node stays, and is no founder of the other one.
-            self.adopted = None;
-        } else if self.life.resigning > 0 {
+            self.life.resigning.iter_mut().for_each(|standing| *standing = None);
+            (self.adopted, self.life.kept) = (None, None);
+        } else if !self.life.resigning.is_empty() {
             return;
         }
         let admits = view.member(self.me()).is_some_and(|member| member.incarnation == self.settings.identity.incarnation);
@@ -228,7 +238,7 @@ impl Membership {
             return self.left_when_alone(out);
         }
         if self.life.standing.is_some() {
-            self.resign(out);
+            self.resign(GivesUp::ForDecided, out);
         }
         // Members that are connected still answer with where they stand.
         let connected: Vec<NodeId> = self.connected.keys().copied().collect();
@@ -237,22 +247,42 @@ impl Membership {
     }
 
     /// Is no member any more.
-    pub(super) fn resign(&mut self, out: &mut Outbox<Effect>) {
+    pub(super) fn resign(&mut self, gives_up: GivesUp, out: &mut Outbox<Effect>) {
         let founding = self.life.standing.take().filter(|standing| standing.round == Round::FOUNDING);
-        self.life.resigning = self.life.resigning.saturating_add(1);
-        self.life.gives_up = founding.map(|founding| founding.lineage);
+        let gives_up = if founding.is_some() { gives_up } else { GivesUp::Membership };
+        self.life.resigning.push_back(founding);
+        self.life.keeps_until = None;
         self.life.asked = None;
         self.life.candidates.clear();
         self.life.dead.clear();
-        out.push(Effect::Resign { founding: self.life.gives_up.is_some() });
+        self.life.elsewhere.clear();
+        out.push(Effect::Resign(gives_up));
         out.push(Effect::Search(true));
     }
 
-    /// The coordinator has taken note, or keeps to a founding that is decided.
-    pub(super) fn resigned(&mut self, obeyed: bool) {
-        self.life.resigning = self.life.resigning.saturating_sub(1);
-        if obeyed && self.life.resigning == 0 {
-            self.life.gives_up = None;
+    /// The coordinator has taken note, or keeps to a founding: then this node stands there again, unless it has gone on from there.
+    pub(super) fn resigned(&mut self, obeyed: bool, now: Instant, out: &mut Outbox<Effect>) {
+        let given_up = self.life.resigning.pop_front().flatten();
+        let kept = if obeyed { None } else { self.life.kept.take().or(given_up) };
+        if !self.life.resigning.is_empty() {
+            self.life.kept = kept;
+        } else if let Some(founding) = kept {
+            (self.life.standing, self.adopted, self.life.cluster) = (Some(founding), None, None);
+            self.life.keeps_until = Some(now.after(FOUNDING_KEPT));
+            out.push(Effect::Search(false));
+            self.watch(out);
+            self.say_where_it_stands(out);
+        }
+    }
+
+    fn say_where_it_stands(&self, out: &mut Outbox<Effect>) {
+        self.connected.keys().for_each(|peer| self.send(*peer, self.hello(), out));
+    }
+
+    /// A founding that was accepted and is not decided after all that time may have lost its leader: others may be better.
+    pub(super) fn keep_no_longer(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        if self.life.keeps_until.take_if(|until| now >= *until).is_some() {
+            self.say_where_it_stands(out);
         }
     }
 

@@ -89,7 +89,7 @@ impl Machine for Membership {
             In::Up(node) => self.up(node, out),
             In::Decided { view, lineage, round } => self.decided(view, lineage, round, out),
             In::Stranded => self.stranded(out),
-            In::Resigned(obeyed) => self.resigned(obeyed),
+            In::Resigned(obeyed) => self.resigned(obeyed, now, out),
             In::Drain => self.drain(now, out),
             In::Leave => self.leave(now, out),
             In::Tick => self.tick(now, out),
@@ -98,6 +98,7 @@ impl Machine for Membership {
         self.leave_again(now, out);
         self.end_when_drained(now, out);
         self.ask_again_when_not_admitted(now, out);
+        self.keep_no_longer(now, out);
         self.tell_waiting(out);
     }
 
@@ -105,7 +106,14 @@ impl Machine for Membership {
         let waiting = self.failed.is_none() && (self.life.is_new() || self.life.waits_for_admission(self.settings.join));
         let refused_by = self.refused.as_ref().map(|(_, deadline)| *deadline);
         let founding = [self.appear_by, self.synchronize_by, refused_by].into_iter().flatten().filter(|_| waiting).min();
-        let others = [self.leave_by, self.life.redial_at, self.life.leave_again_at, self.life.drained_by(), self.life.counted_until];
+        let others = [
+            self.leave_by,
+            self.life.redial_at,
+            self.life.leave_again_at,
+            self.life.drained_by(),
+            self.life.counted_until,
+            self.life.keeps_until,
+        ];
         founding.into_iter().chain(others.into_iter().flatten()).min()
     }
 }

@@ -4,7 +4,7 @@ use super::shell::{CLUSTER, Movement, Node, STARTS, member};
 use super::state::{Letter, Marked, State};
 use super::watch::{Violation, Watch};
 use super::{Announced, Planted, Setup, Step, TICKS_UNTIL};
-use slowmo_protocol::coordinator::{Coordinator, Effect, In};
+use slowmo_protocol::coordinator::{Coordinator, Effect, GivesUp, In};
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::time::Instant;
@@ -152,7 +152,7 @@ impl Stage<'_> {
                     self.feed(In::Tick, deadline);
                 }
             }
-            Step::Resign(_) => self.feed(In::Resign { founding: false }, NOW),
+            Step::Resign(_) => self.feed(In::Resign(GivesUp::Membership), NOW),
             Step::Lost(_, other) => {
                 let Some(found) = self.state.node(other) else { return };
                 let (start, wrong) = (self.node.start_of(found), found.takes_part() && self.node.knows_start_of(found));

@@ -150,9 +150,9 @@ impl MembershipPart {
             }
             Effect::Joiners { epoch, members } => rounds(coordinator::In::Joiners { epoch, members }),
             Effect::Leaving { node, incarnation, contributes } => rounds(coordinator::In::Leaving { node, incarnation, contributes }),
-            Effect::Resign { founding } => rounds(coordinator::In::Resign { founding }),
+            Effect::Resign(gives_up) => rounds(coordinator::In::Resign(gives_up)),
             Effect::Drained => {
-                rounds(coordinator::In::Resign { founding: false });
+                rounds(coordinator::In::Resign(coordinator::GivesUp::Membership));
                 wishes.push(Wish::Tell(Mail::Aggregator(ToAggregator::Drained)));
             }
             Effect::Waiting(why) => self.waiting = why,

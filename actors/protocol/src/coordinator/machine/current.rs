@@ -19,6 +19,8 @@ pub struct Current {
     pub proposal: Option<Proposal>,
     /// The ballot under which this node's acceptance was told.
     pub voted: Option<Ballot>,
+    /// When it did.
+    pub accepted_at: Option<Instant>,
     pub open: Option<Open>,
     /// Who is known to have contributed what.
     pub contributed: BTreeMap<NodeId, Contributed>,
@@ -59,6 +61,7 @@ impl Current {
             ballots: Ballots::new(node, view),
             proposal: None,
             voted: None,
+            accepted_at: None,
             open: None,
             contributed: BTreeMap::new(),
             told: BTreeSet::new(),

@@ -71,6 +71,8 @@ impl Coordinator {
             Message::Propose(proposal) => self.take_proposal(&header, proposal, now, out),
             Message::Prepared => self.count_prepared(&header, out),
             Message::Broken(node) if !stale => self.ask_for_another_attempt(node, out),
+            // It was not here when this node began to lead.
+            Message::Broken(_) => self.lead_again(header.sender, out),
             _ => {}
         }
     }
@@ -271,7 +273,7 @@ impl Coordinator {
     }
 
     /// Accepts the proposal of the promised ballot once this node holds all that it must hold for it.
-    pub(super) fn accept_when_held(&mut self, out: &mut Outbox<Effect>) {
+    pub(super) fn accept_when_held(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let (me, joining) = (self.me(), self.history.as_ref().is_some_and(|history| history.joining));
         let Some(current) = &mut self.current else { return };
         let ballot = current.ballot();
@@ -289,6 +291,7 @@ impl Coordinator {
             return;
         }
         current.voted = Some(ballot);
+        current.accepted_at = Some(now);
         match current.leading.as_mut().filter(|leading| leading.ballot() == ballot) {
             Some(leading) => leading.accept(me),
             None => self.send(ballot.node, Message::Prepared, out),

@@ -3,7 +3,7 @@
 use super::node::Node;
 use super::trace;
 use super::world::{DELAY_MAX, Event, Fault, World};
-use crate::coordinator::In;
+use crate::coordinator::{GivesUp, In};
 use crate::ident::{Incarnation, NodeId};
 use crate::policy::Quorum;
 use crate::view::{Member, View};
@@ -232,7 +232,7 @@ impl World {
             }
         } else if !node.outside && left_out && !node.drained {
             node.leave();
-            self.feed(id, In::Resign { founding: false });
+            self.feed(id, In::Resign(GivesUp::Membership));
         }
     }
 

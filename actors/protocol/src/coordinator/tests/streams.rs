@@ -2,7 +2,7 @@
 
 use super::node::CLUSTER;
 use crate::coordinator::{
-    Attempt, BROKEN_ATTEMPTS_MAX, Coordinator, Effect, In, Outcome, Proposal, RoundKind, STREAM_BROKEN_WAIT, Settings, Terms,
+    Attempt, BROKEN_ATTEMPTS_MAX, Coordinator, Effect, GivesUp, In, Outcome, Proposal, RoundKind, STREAM_BROKEN_WAIT, Settings, Terms,
 };
 use crate::ident::{Ballot, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
@@ -226,7 +226,7 @@ fn a_promise_is_told_again_when_its_leader_can_be_reached() {
 #[test]
 fn a_founding_is_given_up_unless_it_is_decided() {
     let mut member = Leader::of(&[2, 3], 3);
-    assert_eq!(member.tell(In::Resign { founding: true }), [Effect::Resigned(true)]);
+    assert_eq!(member.tell(In::Resign(GivesUp::ForFounding)), [Effect::Resigned(true)]);
     assert_eq!(member.machine.view(), None);
     // What the founding that it goes over to has sent it meanwhile was refused: it asks for that again.
     let view = crate::view::tests::view(&[1, 3]);
@@ -239,7 +239,7 @@ fn a_founding_is_given_up_unless_it_is_decided() {
     let plan = opened.iter().find_map(|effect| if let Effect::Open(plan) = effect { Some(plan.clone()) } else { None });
     let applied = alone.tell(In::Reduced(plan.unwrap().attempt));
     assert!(applied.iter().any(|effect| matches!(effect, Effect::Apply { .. })), "{applied:?}");
-    assert_eq!(alone.tell(In::Resign { founding: true }), [Effect::Resigned(false)]);
+    assert_eq!(alone.tell(In::Resign(GivesUp::ForDecided)), [Effect::Resigned(false)]);
     assert!(alone.machine.view().is_some());
 }
 

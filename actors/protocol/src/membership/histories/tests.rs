@@ -3,6 +3,7 @@
 
 use super::super::tests::machine;
 use super::*;
+use crate::coordinator::GivesUp;
 use crate::ident::{Epoch, Incarnation};
 use crate::machine::Machine;
 use crate::membership::In;
@@ -51,7 +52,7 @@ fn hears(node: &mut Membership, peer: u64, theirs: Standing) -> Vec<Effect> {
 }
 
 fn gives_up(effects: &[Effect]) -> bool {
-    effects.iter().any(|effect| matches!(effect, Effect::Resign { .. }))
+    effects.iter().any(|effect| matches!(effect, Effect::Resign(_)))
 }
 
 /// Nodes 2 and 3 went on with a new start of node 1, which sits lowest again or not; node 3 has yet to hear of it.
@@ -160,7 +161,7 @@ fn gives_its_founding_up() -> (Membership, Lineage) {
         node.handle(In::Frame { header, message: Box::new(found) }, Instant(1), &mut out);
     }
     let effects = out.take();
-    assert!(effects.contains(&Effect::Resign { founding: true }), "{effects:?}");
+    assert!(effects.contains(&Effect::Resign(GivesUp::ForFounding)), "{effects:?}");
     assert_eq!(node.life.standing.as_ref().map(|standing| standing.lineage), Some(better));
     (node, theirs)
 }

@@ -125,7 +125,7 @@ impl Process {
             Effect::Leaving { node, incarnation, .. } => _ = self.leaving.insert((node, incarnation)),
             Effect::Waiting(why) => self.waiting = why,
             Effect::OtherCluster { lineage, .. } => self.others.push(lineage),
-            Effect::Resign { .. } => {
+            Effect::Resign(_) => {
                 self.coordinator = None;
                 self.resigned += 1;
                 self.lost.clear();

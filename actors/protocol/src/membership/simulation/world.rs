@@ -2,6 +2,7 @@
 //! (sessions, dialing, duplicate ids), of discovery and of liveness; `rounds` plays the part of the coordinators.
 
 use super::process::{Process, Session, Start};
+use crate::coordinator::GivesUp;
 use crate::ident::{Incarnation, Lineage, NodeId, Round};
 use crate::machine::Outbox;
 use crate::membership::{Effect, In, Membership, Settings};
@@ -180,9 +181,9 @@ impl World {
                 self.later(50 * MS, Event::Leave(index));
             }
             Effect::Left => self.end(index, true),
-            Effect::Resign { founding } => {
+            Effect::Resign(gives_up) => {
                 let stands = self.processes[index].coordinator.as_ref();
-                let obeyed = !(founding && stands.is_some_and(|at| at.round > Round::FOUNDING));
+                let obeyed = !(gives_up != GivesUp::Membership && stands.is_some_and(|at| at.round > Round::FOUNDING));
                 if obeyed {
                     self.processes[index].note(effect);
                 }
