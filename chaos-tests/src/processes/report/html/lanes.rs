@@ -77,7 +77,7 @@ type Spans = Vec<(Instant, Instant)>;
 /// From when to when a start was a member, and contributed to the round under way then.
 fn standing(run: &Observed, start: Start, until: Instant) -> (Spans, Spans) {
     let (mut members, mut contributes) = (Spans::new(), Spans::new());
-    let mut extend = |spans: &mut Spans, from: Instant, to: Instant| match spans.last_mut() {
+    let extend = |spans: &mut Spans, from: Instant, to: Instant| match spans.last_mut() {
         Some((_, last)) if *last >= from => *last = to,
         _ => spans.push((from, to)),
     };
