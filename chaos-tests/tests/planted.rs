@@ -19,6 +19,7 @@ fn known(bug: Bug) -> u64 {
         Bug::FoundingGivenUp => 754,
         Bug::FreshDonor => 28,
         Bug::LeftOutUntold => 491,
+        Bug::LostStreamsUnnoticed => 0,
         Bug::PromiseUntold => 441,
         Bug::RefoundingUnasked => 113,
         Bug::SamplerRepeats => 8,

@@ -23,9 +23,11 @@
 
 pub mod admin;
 pub mod config;
+mod connection;
 pub mod device;
 pub mod discovery;
 mod error;
+mod executor;
 pub mod launcher;
 mod node;
 pub mod recorder;

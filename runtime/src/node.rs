@@ -2,6 +2,7 @@
 //! handle does.
 
 use crate::admin::{Endpoint, Report, report};
+use crate::executor::Executor;
 use crate::transport::quic;
 use crate::worker::block_on;
 use ractor::ActorRef;
@@ -33,7 +34,7 @@ pub struct Node {
     collective: Arc<dyn Collective>,
     supervisor: ActorRef<NodeSupervisorMessage>,
     workers: Vec<ActorRef<WorkerMessage>>,
-    executor: Mutex<Option<tokio::runtime::Runtime>>,
+    executor: Mutex<Option<Executor>>,
     closed: AtomicBool,
     /// Dropped, and its socket removed, with the node.
     _admin: Option<Endpoint>,
@@ -45,7 +46,7 @@ impl Node {
         (devices, collective): (Vec<Arc<dyn Device>>, Arc<dyn Collective>),
         supervisor: ActorRef<NodeSupervisorMessage>,
         workers: Vec<ActorRef<WorkerMessage>>,
-        executor: tokio::runtime::Runtime,
+        executor: Executor,
     ) -> Self {
         let (executor, closed) = (Mutex::new(Some(executor)), AtomicBool::new(false));
         Self { context, devices, collective, supervisor, workers, executor, closed, _admin: None }
@@ -148,10 +149,16 @@ impl Node {
     /// [`Node::close_async`] from a plain thread, bounded by [`CLOSE_WAIT_MAX`].
     pub(crate) fn close(&self) {
         let (done, closed) = std::sync::mpsc::channel();
-        // Nobody waits any more after the bound.
-        if self.begin_close(move || _ = done.send(())) && closed.recv_timeout(CLOSE_WAIT_MAX).is_err() {
+        // Nobody waits any more after the bound, nor for an executor that this thread may be.
+        let waits = self.begin_close(move || _ = done.send(())) && self.is_host();
+        if waits && closed.recv_timeout(CLOSE_WAIT_MAX).is_err() {
             tracing::warn!("peers were not told in time that this node stops");
         }
+    }
+
+    /// Whether the executor is the node's own.
+    fn is_host(&self) -> bool {
+        self.executor.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(Executor::is_own)
     }
 
     /// Starts closing on the node's executor; `false` if that was done before.
@@ -159,7 +166,7 @@ impl Node {
         let executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(executor) = executor.as_ref().filter(|_| !self.closed.swap(true, Ordering::Relaxed)) else { return false };
         let context = Arc::clone(&self.context);
-        executor.spawn(async move {
+        executor.handle().spawn(async move {
             // Together: nobody should dial a node that stops, and a hanging folder should not keep it from its peers.
             tokio::join!(withdraw(&context), context.transport.close());
             done();
@@ -186,7 +193,7 @@ impl Drop for Node {
         // A supervisor that stopped already needs no message.
         _ = self.supervisor.cast(NodeSupervisorMessage::Stop);
         if let Some(executor) = self.executor.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            executor.shutdown_background();
+            drop(executor);
         }
         if self.is_recorded() {
             self.context.recorder.flush();

@@ -1,17 +1,17 @@
 //! Builds a node out of a configuration: identity, transport, discovery, devices, actors.
 
 use crate::admin;
-use crate::config::{Config, Congestion, Credentials};
+use crate::config::Config;
+use crate::connection::{Connected, connect};
 use crate::device::cpu::SharedMemory;
 use crate::device::host::HostDevice;
-use crate::discovery::{Directory, StaticList};
 use crate::error::{SpawnError, WorkerError};
+use crate::executor::Executor;
 use crate::launcher;
 use crate::node::Node;
 use crate::recorder::{FileRecorder, UntilCrashed};
 use crate::transport::faulty::{self, Faults};
 use crate::transport::memory::MemoryHub;
-use crate::transport::quic::{self, ClusterKey, Identity as Credential, QuicSettings, Tuning};
 use crate::worker::{Session, Worker};
 use ractor::Actor;
 use slowmo_actors::buffers::Pool;
@@ -20,26 +20,18 @@ use slowmo_actors::coordinator::Inspection;
 use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor, NodeSupervisorMessage};
 use slowmo_actors::ports::clock::TokioClock;
 use slowmo_actors::ports::device::Device;
-use slowmo_actors::ports::discovery::Discovery;
 use slowmo_actors::ports::recorder::{NoRecorder, Recorder};
-use slowmo_actors::ports::transport::{LocalPeer, Traffic, Transport, TransportEvent};
+use slowmo_actors::ports::transport::{LocalPeer, Traffic};
 use slowmo_actors::rates::RateBook;
 use slowmo_actors::status::StatusBoard;
-use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
+use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::trace::Start;
-use std::fs::File;
-use std::io::{self, Read};
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{Semaphore, mpsc};
-
-/// Largest key or certificate file.
-const CREDENTIAL_BYTES_MAX: u64 = 1 << 20;
-/// The cluster of a node without credentials, which has no peers.
-const ALONE: ClusterId = ClusterId(0);
+use tokio::sync::Semaphore;
 
 /// A node: the actors, the transport and the workers of this process. Lives until it and every worker's handle are dropped.
 pub struct Runtime {
@@ -61,6 +53,7 @@ pub struct RuntimeBuilder {
     network: Option<Network>,
     faulty: bool,
     recorder: Option<Arc<dyn Recorder>>,
+    incarnation: Option<u64>,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -87,6 +80,21 @@ impl std::fmt::Debug for Network {
 }
 
 impl Runtime {
+    fn of(config: &Config, (parts, faults): (Parts, Option<Faults>), executor: Executor) -> Result<Self, SpawnError> {
+        let (context, collective, supervisor, workers) = parts;
+        let admin = match &config.admin {
+            Some(path) => Some(serve_admin(path, &context, &executor)?),
+            None => None,
+        };
+        if config.drain_on_sigterm && executor.is_own() {
+            executor.handle().spawn(admin::drain_on_sigterm(Arc::clone(&context)));
+        }
+        let taken = Mutex::new(vec![false; workers.len()]);
+        let devices = workers.iter().map(|_| Arc::new(HostDevice) as Arc<dyn Device>).collect();
+        let node = Node::new(context, (devices, collective), supervisor, workers, executor).with_admin(admin);
+        Ok(Self { node: Arc::new(node), taken, faults })
+    }
+
     /// Starts describing a node.
     #[must_use]
     pub fn builder() -> RuntimeBuilder {
@@ -179,38 +187,52 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Which start of the node this is, a larger number for a later one; the time unless given: for tests.
+    #[must_use]
+    pub fn incarnation(mut self, incarnation: u64) -> Self {
+        self.incarnation = Some(incarnation);
+        self
+    }
+
     /// Starts the node: binds its endpoint and looks for its peers in the background. With `min_nodes = 1` and neither peers
     /// nor credentials nothing listens at all.
     ///
     /// # Errors
     /// Bad configuration, unreadable key, port taken, unusable peer address. Nothing runs afterwards.
     pub fn spawn(self) -> Result<Runtime, SpawnError> {
+        self.check()?;
+        launcher::watch();
+        let executor = Executor::own(self.config.runtime_threads)?;
+        let config = self.config.clone();
+        let built = executor.block_on_plain_thread(self.build())?;
+        Runtime::of(&config, built, executor)
+    }
+
+    /// Starts the node on the executor that calls this, which moves its data and must not be blocked: for tests that simulate time.
+    /// Take the workers' handles with [`Worker::into_async`].
+    ///
+    /// # Errors
+    /// As [`RuntimeBuilder::spawn`].
+    pub async fn spawn_here(self) -> Result<Runtime, SpawnError> {
+        self.check()?;
+        let config = self.config.clone();
+        let built = self.build().await?;
+        Runtime::of(&config, built, Executor::current())
+    }
+
+    fn check(&self) -> Result<(), SpawnError> {
         self.config.check()?;
         if self.config.may_found_twice() {
             let (min_nodes, nodes) = (self.config.min_nodes, self.config.peers.len() + 1);
             tracing::warn!(min_nodes, nodes, "two clusters may be founded: min_nodes is not more than half of this node and its peers");
         }
-        launcher::watch();
-        let executor = executor(self.config.runtime_threads)?;
-        let (admin, drains) = (self.config.admin.clone(), self.config.drain_on_sigterm);
-        let (parts, faults) = executor.block_on_plain_thread(self.build())?;
-        let (context, collective, supervisor, workers) = parts;
-        let admin = match admin {
-            Some(path) => Some(executor.serve_admin(path, Arc::clone(&context))?),
-            None => None,
-        };
-        if drains {
-            executor.0.spawn(admin::drain_on_sigterm(Arc::clone(&context)));
-        }
-        let taken = Mutex::new(vec![false; workers.len()]);
-        let devices = workers.iter().map(|_| Arc::new(HostDevice) as Arc<dyn Device>).collect();
-        let node = Node::new(context, (devices, collective), supervisor, workers, executor.into_inner()).with_admin(admin);
-        Ok(Runtime { node: Arc::new(node), taken, faults })
+        Ok(())
     }
 
     async fn build(self) -> Result<(Parts, Option<Faults>), SpawnError> {
-        let Self { config, network, faulty, recorder } = self;
-        let me = (NodeId(config.node_id.map_or_else(random_id, Ok)?), Incarnation(now_micros()));
+        let Self { config, network, faulty, recorder, incarnation } = self;
+        let incarnation = Incarnation(incarnation.unwrap_or_else(now_micros));
+        let me = (NodeId(config.node_id.map_or_else(random_id, Ok)?), incarnation);
         let hub = network.as_ref().map(|network| network.hub.clone());
         let Connected { cluster, mut transport, mut events, discovery } = connect(&config, network, me)?;
         let mut faults: Option<Faults> = None;
@@ -285,102 +307,6 @@ type Parts = (
     Vec<ractor::ActorRef<slowmo_actors::worker::WorkerMessage>>,
 );
 
-/// A node's way to the others.
-struct Connected {
-    cluster: ClusterId,
-    transport: Arc<dyn Transport>,
-    events: mpsc::Receiver<TransportEvent>,
-    discovery: Arc<dyn Discovery>,
-}
-
-fn connect(config: &Config, network: Option<Network>, me: (NodeId, Incarnation)) -> Result<Connected, SpawnError> {
-    if let Some(Network { hub, address, peers }) = network {
-        let (transport, events) = hub.join(me.0, me.1, address);
-        return Ok(Connected { cluster: ALONE, transport, events, discovery: Arc::new(StaticList::new(peers)) });
-    }
-    let Some((credential, cluster)) = credential(config, me)? else {
-        if config.min_nodes > 1 || !config.peers.is_empty() || config.rendezvous.is_some() {
-            return Err(SpawnError::NoCredentials);
-        }
-        let (transport, events) = MemoryHub::new(None).join(me.0, me.1, config.listen);
-        return Ok(Connected { cluster: ALONE, transport, events, discovery: Arc::new(StaticList::default()) });
-    };
-    let discovery = discovery(config)?;
-    let mut settings = QuicSettings::new(me.0, me.1, config.listen, credential);
-    settings.tuning = tuning(config);
-    settings.advertise = advertised(config)?;
-    let (transport, events) = quic::bind(settings)?;
-    Ok(Connected { cluster, transport, events, discovery })
-}
-
-fn credential(config: &Config, (node, incarnation): (NodeId, Incarnation)) -> Result<Option<(Credential, ClusterId)>, SpawnError> {
-    let of_key = |key: &ClusterKey| Ok(Some((Credential::issue(key, node, incarnation)?, key.cluster_id())));
-    match config.credentials() {
-        Credentials::None => Ok(None),
-        Credentials::ClusterKey(key) => of_key(key),
-        Credentials::ClusterKeyFile(path) => {
-            let text = read("cluster_key_file", path)?;
-            let key: ClusterKey = String::from_utf8_lossy(&text).parse()?;
-            of_key(&key)
-        }
-        Credentials::Files { ca, certificate, key } => {
-            let ca = read("tls_ca_file", ca)?;
-            let (certificate, key) = (read("tls_certificate_file", certificate)?, read("tls_key_file", key)?);
-            let credential = Credential::from_pem(&ca, &certificate, &key)?;
-            let cluster = credential.cluster_id();
-            Ok(Some((credential, cluster)))
-        }
-    }
-}
-
-/// Reads a key or certificate file, at most [`CREDENTIAL_BYTES_MAX`].
-fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, SpawnError> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(CREDENTIAL_BYTES_MAX + 1).read_to_end(&mut bytes));
-    let checked = match read {
-        Ok(length) if length as u64 > CREDENTIAL_BYTES_MAX => Err(io::Error::other("larger than 1 MiB, no key or certificate is")),
-        other => other,
-    };
-    checked.map(|_| bytes).map_err(|error| SpawnError::File { key, path: path.to_owned(), error })
-}
-
-fn discovery(config: &Config) -> Result<Arc<dyn Discovery>, SpawnError> {
-    if let Some(folder) = &config.rendezvous {
-        if config.listen.ip().is_unspecified() && config.advertise.is_none() {
-            return Err(SpawnError::RendezvousUnspecified(config.listen));
-        }
-        return Ok(Arc::new(Directory::new(folder)));
-    }
-    if config.peers.is_empty() && config.min_nodes > 1 {
-        return Err(SpawnError::NoPeers(config.min_nodes));
-    }
-    let mut addresses = Vec::new();
-    for peer in &config.peers {
-        let resolved = peer.to_socket_addrs().map_err(|error| SpawnError::Peer { peer: peer.clone(), error })?;
-        addresses.extend(resolved.filter(|address| address.is_ipv4() == config.listen.is_ipv4()));
-    }
-    Ok(Arc::new(StaticList::new(addresses)))
-}
-
-/// What other nodes are told to dial, resolved once.
-fn advertised(config: &Config) -> Result<Option<SocketAddr>, SpawnError> {
-    let Some(advertise) = &config.advertise else { return Ok(None) };
-    let wrong = |reason: String| SpawnError::Advertise { advertise: advertise.clone(), reason };
-    let mut resolved = advertise.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
-    let usable = resolved.find(|address| address.is_ipv4() == config.listen.is_ipv4() && !address.ip().is_unspecified());
-    usable.map(Some).ok_or_else(|| wrong("it has no address of the family of listen".to_owned()))
-}
-
-fn tuning(config: &Config) -> Tuning {
-    let congestion = match config.congestion {
-        Congestion::Cubic => quic::Congestion::Cubic,
-        Congestion::Bbr => quic::Congestion::Bbr,
-        Congestion::NewReno => quic::Congestion::NewReno,
-    };
-    let (idle_timeout, keep_alive) = (config.idle_timeout(), config.keep_alive());
-    Tuning { mtu_bytes_max: config.mtu_bytes_max, congestion, idle_timeout, keep_alive, ..Tuning::default() }
-}
-
 fn settings(config: &Config, identity: Identity) -> Result<NodeSettings, SpawnError> {
     Ok(NodeSettings {
         identity,
@@ -404,35 +330,9 @@ fn settings(config: &Config, identity: Identity) -> Result<NodeSettings, SpawnEr
     })
 }
 
-/// An executor that builds the node from any thread, also from inside another executor.
-struct Executor(tokio::runtime::Runtime);
-
-fn executor(threads: usize) -> Result<Executor, SpawnError> {
-    let built = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).thread_name("slowmo").enable_all().build();
-    built.map(Executor).map_err(|error| SpawnError::System(error.to_string()))
-}
-
-impl Executor {
-    fn block_on_plain_thread<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = Result<T, SpawnError>> + Send + 'static,
-    ) -> Result<T, SpawnError> {
-        let (done, result) = std::sync::mpsc::channel();
-        self.0.spawn(async move {
-            // The receiver waits below.
-            _ = done.send(work.await);
-        });
-        result.recv().unwrap_or_else(|_| Err(SpawnError::System("the node's start was cancelled".to_owned())))
-    }
-
-    fn serve_admin(&self, path: PathBuf, context: Arc<NodeContext>) -> Result<admin::Endpoint, SpawnError> {
-        let _inside = self.0.enter();
-        admin::Endpoint::serve(&path, context).map_err(|error| SpawnError::Admin { path, error })
-    }
-
-    fn into_inner(self) -> tokio::runtime::Runtime {
-        self.0
-    }
+fn serve_admin(path: &Path, context: &Arc<NodeContext>, executor: &Executor) -> Result<admin::Endpoint, SpawnError> {
+    let _inside = executor.handle().enter();
+    admin::Endpoint::serve(path, Arc::clone(context)).map_err(|error| SpawnError::Admin { path: path.to_owned(), error })
 }
 
 /// A random id that a person can still read out.

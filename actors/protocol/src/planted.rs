@@ -24,10 +24,12 @@ pub enum Bug {
     PromiseUntold,
     /// A node that changes over to another founding does not ask for what it refused before.
     RefoundingUnasked,
+    /// Nobody notices that streams were lost with a connection that was made anew.
+    LostStreamsUnnoticed,
 }
 
 /// All of them.
-pub const BUGS: [Bug; 10] = [
+pub const BUGS: [Bug; 11] = [
     Bug::DecideWithoutQuorum,
     Bug::MomentumNotHandedOver,
     Bug::FreshDonor,
@@ -38,6 +40,7 @@ pub const BUGS: [Bug; 10] = [
     Bug::LeftOutUntold,
     Bug::PromiseUntold,
     Bug::RefoundingUnasked,
+    Bug::LostStreamsUnnoticed,
 ];
 
 #[cfg(feature = "planted")]

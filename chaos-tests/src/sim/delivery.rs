@@ -154,7 +154,9 @@ impl World {
         let node = self.id(peer);
         let lost = self.network.connections.get_mut(&(at, peer)).map(|connection| std::mem::take(&mut connection.streams));
         for number in lost.into_iter().flatten() {
-            if let Some(InFlight { stream, .. }) = self.network.in_flight.remove(&number) {
+            let Some(InFlight { stream, .. }) = self.network.in_flight.remove(&number) else { continue };
+            // Whoever sends a round's stream is done with it when its transport has taken it, and then hears of nothing.
+            if matches!(stream.content, Content::Gossip(..)) || self.random.once_in(2) {
                 self.stream_failed(at, node, &stream, 0);
             }
         }

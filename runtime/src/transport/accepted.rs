@@ -3,20 +3,20 @@
 //! A dialer that gives an attempt up half-way leaves a connection that was admitted and never used. Its end, or a later
 //! connection in its place, must not take down what another attempt set up.
 
+use super::watched::Watched;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::watch;
 
 /// One accepted connection, as its peer's session knows it.
 #[derive(Debug)]
 pub(crate) struct Accepted {
     used: AtomicBool,
-    replaced: watch::Sender<bool>,
+    replaced: Watched<bool>,
 }
 
 impl Accepted {
     /// A connection on which nothing has come yet.
     pub(crate) fn unused() -> Self {
-        Self { used: AtomicBool::new(false), replaced: watch::Sender::new(false) }
+        Self { used: AtomicBool::new(false), replaced: Watched::new(false) }
     }
 
     /// A connection that counts from its first moment.
@@ -37,12 +37,11 @@ impl Accepted {
 
     /// Another connection took its place.
     pub(crate) fn replace(&self) {
-        self.replaced.send_replace(true);
+        self.replaced.set(true);
     }
 
     /// Waits until another connection took its place.
     pub(crate) async fn replaced(&self) {
-        // The sender lives in `self`, so that waiting ends only with the value.
-        let _ = self.replaced.subscribe().wait_for(|replaced| *replaced).await;
+        self.replaced.wait_for(|replaced| *replaced).await;
     }
 }

@@ -12,3 +12,4 @@ mod pulse;
 pub mod quic;
 mod session;
 mod sessions;
+mod watched;

@@ -2,11 +2,13 @@
 
 use super::pulse::Pulse;
 use super::sessions::PeerIdentity;
+use super::watched::Watched;
 use slowmo_actors::ports::transport::{DownReason, TransportEvent};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::{RwLock, RwLockWriteGuard, mpsc, watch};
+use tokio::sync::{RwLock, RwLockWriteGuard, mpsc};
 
 /// How long a peer that closed its connections is still read from.
 const READING_AFTER_CLOSE_MAX: Duration = Duration::from_millis(300);
@@ -20,34 +22,34 @@ pub(crate) struct Session {
     challenged: AtomicBool,
     events: mpsc::Sender<TransportEvent>,
     /// The predecessor's `PeerDown` was delivered.
-    started: watch::Sender<bool>,
+    started: Watched<bool>,
     /// Where the peer was dialed, once it is up.
-    up: watch::Sender<Option<SocketAddr>>,
-    closing: watch::Sender<Option<DownReason>>,
-    ended: watch::Sender<bool>,
+    up: Watched<Option<SocketAddr>>,
+    closing: Watched<Option<DownReason>>,
+    ended: Watched<bool>,
     /// An event was delivered; without one the node never heard of this session, nor hears of its end.
     noticed: AtomicBool,
     /// Readers of control frames.
-    readers: watch::Sender<usize>,
+    readers: Arc<Watched<usize>>,
     /// Connections that are not closed yet.
-    connections: watch::Sender<usize>,
+    connections: Arc<Watched<usize>>,
     /// Held shared while an event is delivered, so that `PeerDown` comes last.
     delivering: RwLock<()>,
 }
 
 /// One more of something, until it is dropped.
-pub(crate) struct Counted(watch::Sender<usize>);
+pub(crate) struct Counted(Arc<Watched<usize>>);
 
 impl Counted {
-    pub(crate) fn new(count: &watch::Sender<usize>) -> Self {
-        count.send_modify(|count| *count += 1);
+    pub(crate) fn new(count: &Arc<Watched<usize>>) -> Self {
+        count.modify(|count| *count += 1);
         Self(count.clone())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
+        self.0.modify(|count| *count -= 1);
     }
 }
 
@@ -62,24 +64,20 @@ impl Session {
             pulse: Pulse::new(),
             challenged: AtomicBool::new(false),
             events,
-            started: watch::Sender::new(false),
-            up: watch::Sender::new(None),
-            closing: watch::Sender::new(None),
-            ended: watch::Sender::new(false),
+            started: Watched::new(false),
+            up: Watched::new(None),
+            closing: Watched::new(None),
+            ended: Watched::new(false),
             noticed: AtomicBool::new(false),
-            readers: watch::Sender::new(0),
-            connections: watch::Sender::new(0),
+            readers: Arc::new(Watched::new(0)),
+            connections: Arc::new(Watched::new(0)),
             delivering: RwLock::new(()),
         }
     }
 
     /// Begins the end; the first reason counts.
     pub(crate) fn close(&self, reason: DownReason) {
-        self.closing.send_if_modified(|current| {
-            let first = current.is_none();
-            current.get_or_insert(reason);
-            first
-        });
+        self.closing.modify(|current| _ = current.get_or_insert(reason));
     }
 
     /// Counts a reader of control frames until the answer is dropped.
@@ -94,12 +92,11 @@ impl Session {
 
     /// Waits until its readers have delivered what arrived before the end, within a bound.
     pub(crate) async fn read_out(&self) {
-        let mut readers = self.readers.subscribe();
-        let _ = tokio::time::timeout(READING_AFTER_CLOSE_MAX, readers.wait_for(|readers| *readers == 0)).await;
+        let _ = tokio::time::timeout(READING_AFTER_CLOSE_MAX, self.readers.wait_for(|readers| *readers == 0)).await;
     }
 
     pub(crate) fn is_closing(&self) -> bool {
-        self.closing.borrow().is_some()
+        self.closing.get().is_some()
     }
 
     pub(super) fn challenge(&self) {
@@ -111,24 +108,22 @@ impl Session {
     }
 
     pub(super) fn is_up_at(&self, address: SocketAddr) -> bool {
-        *self.up.borrow() == Some(address)
+        self.up.get() == Some(address)
     }
 
     /// The peer is up, dialed at this address.
     pub(super) fn set_up(&self, address: SocketAddr) {
-        self.up.send_replace(Some(address));
+        self.up.set(Some(address));
     }
 
     /// Waits until the session is closing, and says why.
     pub(crate) async fn closing(&self) -> DownReason {
-        let mut closing = self.closing.subscribe();
-        let reason = closing.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
-        reason.unwrap_or_else(|| DownReason::Broken("the session was dropped".into()))
+        self.closing.wait_for(Option::is_some).await.unwrap_or_else(|| DownReason::Broken("the session was dropped".into()))
     }
 
     /// Waits until `PeerDown` was delivered.
     pub(crate) async fn ended(&self) {
-        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+        self.ended.wait_for(|ended| *ended).await;
     }
 
     /// Hands an event of this peer to the node; waits while the node is behind.
@@ -142,7 +137,7 @@ impl Session {
     }
 
     async fn deliver_in_order(&self, event: TransportEvent) -> Result<(), SessionOver> {
-        let _ = self.started.subscribe().wait_for(|started| *started).await;
+        self.started.wait_for(|started| *started).await;
         let room = self.events.reserve().await.map_err(|_| SessionOver)?;
         self.noticed.store(true, Ordering::Release);
         room.send(event);
@@ -150,14 +145,13 @@ impl Session {
     }
 
     async fn wait_up(&self) -> SocketAddr {
-        let mut up = self.up.subscribe();
-        up.wait_for(Option::is_some).await.ok().and_then(|address| *address).unwrap_or(self.peer.address)
+        self.up.wait_for(Option::is_some).await.unwrap_or(self.peer.address)
     }
 
     /// Delivers `PeerUp` once the peer can be sent to, and waits until the session is closing, its connections are closed and
     /// nothing is being delivered; nothing more is while the answer is held.
     pub(super) async fn live_until_closed(&self) -> RwLockWriteGuard<'_, ()> {
-        self.started.send_replace(true);
+        self.started.set(true);
         tokio::select! {
             biased;
             _ = self.closing() => {}
@@ -167,7 +161,7 @@ impl Session {
             }
         }
         self.closing().await;
-        let _ = self.connections.subscribe().wait_for(|connections| *connections == 0).await;
+        self.connections.wait_for(|connections| *connections == 0).await;
         self.delivering.write().await
     }
 
@@ -175,9 +169,9 @@ impl Session {
     pub(super) async fn end(&self) {
         if self.noticed.load(Ordering::Acquire) {
             let reason = self.closing().await;
-            let address = self.up.borrow().unwrap_or(self.peer.address);
+            let address = self.up.get().unwrap_or(self.peer.address);
             let _ = self.events.send(TransportEvent::PeerDown { node: self.peer.node, address, reason }).await;
         }
-        self.ended.send_replace(true);
+        self.ended.set(true);
     }
 }

@@ -7,6 +7,7 @@
 //! | `early` | frames that came before their round |
 //! | `history` | what was decided, and what follows from it: shard maps, next views, losses |
 //! | `open` | the bookkeeping of the attempt under way |
+//! | `reconnected` | peers that can be sent to again, and what was lost with their connections |
 //! | `leading` | the leader's rules: take-over, whom to wait for, what to propose, when it is decided |
 //! | `voting` | a member's rules: frames, promises, acceptance, decisions |
 //! | `lives` | who of the view lives, and whether those are enough |
@@ -21,6 +22,7 @@ mod joining;
 mod leading;
 mod lives;
 mod open;
+mod reconnected;
 mod voting;
 
 use super::error::RoundError;
@@ -41,6 +43,7 @@ pub use early::{EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, E
 use history::{Decided, History, Maps};
 use joining::SlowJoiners;
 use open::Open;
+use reconnected::Reconnected;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a broken stream may go unexplained before the leader is asked for another attempt: its other end may be found
@@ -70,6 +73,7 @@ pub struct Coordinator {
     dead: BTreeSet<(NodeId, Incarnation)>,
     joiners: BTreeMap<NodeId, Member>,
     slow_joiners: SlowJoiners,
+    reconnected: Reconnected,
     leaving: BTreeMap<NodeId, (Incarnation, bool)>,
     early: Early,
     /// This node took part in a founding that gave way to another: streams of that other one may have been refused meanwhile.
@@ -112,9 +116,10 @@ impl Machine for Coordinator {
     fn next_deadline(&self) -> Option<Instant> {
         let current = self.current.as_ref().filter(|_| self.stopped.is_none())?;
         let broken = current.open.as_ref().and_then(|open| open.broken.map(|(_, deadline)| deadline));
+        let lost = current.open.as_ref().and_then(|open| open.lost_by);
         let begun = current.begun.filter(|_| current.decided.is_none() && self.leads());
         let grace = begun.filter(|_| !current.grace_over).map(|begun| begun.after(self.settings.grace));
-        let deadlines = [broken, current.give_up, current.follow_until, current.promise_by, grace, current.joiners_by];
+        let deadlines = [broken, lost, current.give_up, current.follow_until, current.promise_by, grace, current.joiners_by];
         deadlines.into_iter().flatten().min()
     }
 }
@@ -136,6 +141,7 @@ impl Coordinator {
             dead: BTreeSet::new(),
             joiners: BTreeMap::new(),
             slow_joiners: SlowJoiners::default(),
+            reconnected: Reconnected::default(),
             leaving: BTreeMap::new(),
             early: Early::default(),
             refounds: false,
@@ -242,6 +248,7 @@ impl Coordinator {
             self.open_proposed(out);
             self.accept_when_held(out);
             self.decide_when_accepted(out);
+            self.watch_reconnected(now);
             self.tell_waiting(out);
             if !self.apply_when_held(now, out) {
                 return;
@@ -289,6 +296,7 @@ impl Coordinator {
         self.leaving.clear();
         self.dead.clear();
         self.rates.clear();
+        self.reconnected.forget();
         if self.waiting.take().is_some() {
             out.push(Effect::Waiting(None));
         }
@@ -309,6 +317,7 @@ impl Coordinator {
         if let Some((node, _)) = broken {
             self.ask_for_another_attempt(node, out);
         }
+        self.give_lost_streams_up(now, out);
         let Some(current) = &mut self.current else { return };
         if current.give_up.take_if(|deadline| now >= *deadline).is_none() {
             return;

@@ -4,13 +4,13 @@
 //! silent until somebody notices. What it handed over before is still delivered.
 
 use crate::transport::sessions::lock;
+use crate::transport::watched::Watched;
 use bytes::Bytes;
 use slowmo_actors::ports::transport::{BulkError, BulkReceiver, BulkSender};
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::wire::{BulkHeader, Frame};
 use std::any::Any;
 use std::sync::{Arc, Mutex};
-use tokio::sync::watch;
 
 /// What a node is about to send.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ pub type Watcher = Arc<dyn Fn(NodeId, Sending<'_>) -> Fate + Send + Sync>;
 /// Whether a node has crashed, and who may make it crash.
 #[derive(Default)]
 pub(super) struct Crash {
-    crashed: watch::Sender<bool>,
+    crashed: Watched<bool>,
     watcher: Mutex<Option<Watcher>>,
     /// Stream ends of the dead node: nothing ends them but their peers' patience.
     graveyard: Mutex<Vec<Box<dyn Any + Send>>>,
@@ -53,16 +53,15 @@ impl Crash {
 
     /// `true` the first time.
     pub(super) fn crash(&self) -> bool {
-        !self.crashed.send_replace(true)
+        !self.crashed.set(true)
     }
 
     pub(super) fn has_crashed(&self) -> bool {
-        *self.crashed.borrow()
+        self.crashed.get()
     }
 
     pub(super) async fn crashed(&self) {
-        // The sender lives as long as this borrow.
-        let _ = self.crashed.subscribe().wait_for(|crashed| *crashed).await;
+        self.crashed.wait_for(|crashed| *crashed).await;
     }
 
     /// Keeps a dead node's end of a stream, so that its peer is not told.

@@ -2,13 +2,14 @@
 
 use super::Fault;
 use super::line::Line;
+use crate::transport::watched::Watched;
 use bytes::Bytes;
 use slowmo_actors::ports::transport::{CONTROL_QUEUE_FRAMES_MAX, SendError, Transport};
 use slowmo_protocol::ident::NodeId;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// Pause before a frame is offered again to a transport whose queue is full.
@@ -25,7 +26,7 @@ pub(super) struct Lane {
 
 struct State {
     to: NodeId,
-    fault: watch::Sender<Fault>,
+    fault: Watched<Fault>,
     /// What everything to this peer goes through, and then everything of this node.
     line: Line,
     uplink: Arc<Line>,
@@ -33,7 +34,7 @@ struct State {
     datagrams: AtomicU64,
     held: AtomicUsize,
     /// Grows when held frames are to be thrown away.
-    generation: watch::Sender<u64>,
+    generation: Watched<u64>,
 }
 
 struct Held {
@@ -47,12 +48,12 @@ impl Lane {
         let (queue, held) = mpsc::channel(CONTROL_QUEUE_FRAMES_MAX);
         let state = Arc::new(State {
             to,
-            fault: watch::Sender::new(Fault::default()),
+            fault: Watched::new(Fault::default()),
             line: Line::new(None),
             uplink,
             datagrams: AtomicU64::new(0),
             held: AtomicUsize::new(0),
-            generation: watch::Sender::new(0),
+            generation: Watched::new(0),
         });
         runtime.spawn(release(state.clone(), held, inner));
         Self { state, queue }
@@ -61,11 +62,11 @@ impl Lane {
     /// Sets the fault and returns the one before.
     pub(super) fn set(&self, fault: Fault) -> Fault {
         self.state.line.set_rate(fault.bytes_per_second);
-        self.state.fault.send_replace(fault)
+        self.state.fault.set(fault)
     }
 
     pub(super) fn fault(&self) -> Fault {
-        *self.state.fault.borrow()
+        self.state.fault.get()
     }
 
     /// Whether nothing is wrong on the way.
@@ -81,7 +82,7 @@ impl Lane {
     /// Holds a frame back as long as the fault demands.
     pub(super) fn queue(&self, frame: Bytes) -> Result<(), SendError> {
         let due = self.state.enter(frame.len()) + self.fault().delay;
-        let held = Held { frame, due, generation: *self.state.generation.borrow() };
+        let held = Held { frame, due, generation: self.state.generation.get() };
         self.state.held.fetch_add(1, Ordering::AcqRel);
         self.queue.try_send(held).map_err(|_| {
             self.state.held.fetch_sub(1, Ordering::AcqRel);
@@ -108,7 +109,7 @@ impl Lane {
 
     /// Throws held frames away: their peer is down.
     pub(super) fn discard(&self) {
-        self.state.generation.send_modify(|generation| *generation += 1);
+        self.state.generation.modify(|generation| *generation += 1);
     }
 
     /// Waits until nothing is held, within a bound.
@@ -151,7 +152,7 @@ impl Lane {
 
 impl State {
     async fn passable(&self) {
-        let _ = self.fault.subscribe().wait_for(|fault| !fault.cut).await;
+        self.fault.wait_for(|fault| !fault.cut).await;
     }
 
     fn enter(&self, bytes: usize) -> Instant {
@@ -162,7 +163,6 @@ impl State {
 /// Sends held frames when they are due, in order.
 async fn release(state: Arc<State>, mut queue: mpsc::Receiver<Held>, inner: Weak<dyn Transport>) {
     while let Some(held) = queue.recv().await {
-        let mut generation = state.generation.subscribe();
         let send = async {
             sleep_until(held.due).await;
             state.passable().await;
@@ -172,7 +172,7 @@ async fn release(state: Arc<State>, mut queue: mpsc::Receiver<Held>, inner: Weak
         };
         tokio::select! {
             biased;
-            _ = generation.wait_for(|generation| *generation != held.generation) => {}
+            _ = state.generation.wait_for(|generation| *generation != held.generation) => {}
             () = send => {}
         }
         state.held.fetch_sub(1, Ordering::AcqRel);

@@ -155,6 +155,7 @@ async fn next(queue: &mut mpsc::Receiver<Bytes>, session: &Session) -> Option<By
 /// Ends each of two sessions when the other ends.
 async fn die_together(here: Arc<Session>, there: Arc<Session>) {
     tokio::select! {
+        biased;
         reason = here.closing() => there.close(seen_from_afar(reason)),
         reason = there.closing() => here.close(seen_from_afar(reason)),
     }

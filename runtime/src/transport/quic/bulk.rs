@@ -2,13 +2,13 @@
 
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::{Counted, Session};
+use crate::transport::watched::Watched;
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
 use quinn::{Connection, ReadError, ReadExactError, RecvStream, SendStream, VarInt, WriteError};
 use slowmo_actors::ports::transport::{BulkError, BulkReceiver, BulkSender, DownReason, TransportEvent};
 use slowmo_protocol::wire::BULK_HEADER_BYTES_MAX;
 use std::sync::Arc;
-use tokio::sync::watch;
 
 /// The error code of streams that were reset or stopped; it carries no meaning beyond that.
 const ABANDONED: VarInt = VarInt::from_u32(0);
@@ -53,11 +53,11 @@ async fn receive_one(mut stream: RecvStream, session: Arc<Session>) {
 
 /// The streams to one peer that were finished and may still be under way.
 #[derive(Clone)]
-pub(super) struct Delivering(watch::Sender<usize>);
+pub(super) struct Delivering(Arc<Watched<usize>>);
 
 impl Delivering {
     pub(super) fn new() -> Self {
-        Self(watch::Sender::new(0))
+        Self(Arc::new(Watched::new(0)))
     }
 
     /// Counts a finished stream until its peer has received all of it, or the connection is lost.
@@ -71,7 +71,7 @@ impl Delivering {
 
     /// Waits until peers have received every stream that was finished.
     pub(super) async fn done(&self) {
-        let _ = self.0.subscribe().wait_for(|streams| *streams == 0).await;
+        self.0.wait_for(|streams| *streams == 0).await;
     }
 }
 

@@ -16,6 +16,8 @@ pub(super) struct Open {
     pub published: Option<(Outcome, Arc<Publication>)>,
     /// The other end of the first stream that broke, and until when that may be explained.
     pub broken: Option<(NodeId, Instant)>,
+    /// Until when streams that may be lost with a connection are waited for.
+    pub lost_by: Option<Instant>,
     /// The own shards are not averaged and published yet.
     pub reducing: bool,
     /// Owners whose parameters have not arrived yet.
@@ -34,8 +36,8 @@ impl Open {
     pub fn new(plan: Arc<Plan>) -> Self {
         let parameters_from = plan.other_owners().into_iter().collect();
         let (reducing, state_from, state_early) = (plan.owns(), BTreeSet::new(), BTreeSet::new());
-        let (published, broken, buffers_from, buffers_early) = (None, None, None, false);
-        Self { plan, published, broken, reducing, parameters_from, state_from, state_early, buffers_from, buffers_early }
+        let (published, broken, lost_by, buffers_from, buffers_early) = (None, None, None, None, false);
+        Self { plan, published, broken, lost_by, reducing, parameters_from, state_from, state_early, buffers_from, buffers_early }
     }
 
     pub fn publish(&mut self, outcome: Outcome, publication: Arc<Publication>) {
@@ -55,6 +57,12 @@ impl Open {
     pub fn take_buffers(&mut self, from: NodeId) {
         self.buffers_from.take_if(|donor| *donor == from);
         self.buffers_early |= self.published.is_none();
+    }
+
+    /// Whether something of a node may still have to come.
+    pub fn waits_for(&self, node: NodeId) -> bool {
+        let published = self.parameters_from.contains(&node) || self.state_from.contains(&node) || self.buffers_from == Some(node);
+        published || (self.reducing && self.plan.contributors.contains(&node))
     }
 
     /// The outcome all of whose data this node holds.

@@ -6,6 +6,7 @@
 //! for at once: those whose acceptance made it binding hold its data.
 
 use super::history::Decided;
+use super::reconnected::has_left_with;
 use super::{Coordinator, Current, FOLLOW_WAIT, History, Open};
 use crate::ballot::BALLOT_COUNTER_MAX;
 use crate::coordinator::error::RoundError;
@@ -334,6 +335,7 @@ impl Coordinator {
         let watched = |id: &NodeId| stays(id) || self.joiners.contains_key(id);
         self.dead.retain(|(id, _)| watched(id));
         self.rates.retain(|id, _| stays(id));
+        self.reconnected.begin(outcome.round.next());
         if drained {
             // It ends soon, and may be the only one left that the leader told.
             outcome.view.ids().filter(|id| *id != me).for_each(|id| self.send(id, Message::Decide(outcome.clone()), out));
@@ -367,47 +369,11 @@ impl Coordinator {
             current.follow_until = Some(now.after(FOLLOW_WAIT));
         }
     }
-
-    /// What a peer that can be sent to again may have missed.
-    pub(super) fn peer_up(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
-        if let Some(Decided { outcome, place }) = self.last()
-            && (outcome.view.contains(node) || has_left_with(outcome, node))
-        {
-            self.send_from(*place, node, Message::Decide(outcome.clone()), out);
-        }
-        let Some(current) = &mut self.current else { return };
-        current.told.remove(&node);
-        let ballot = current.ballot();
-        if current.voted == Some(ballot) && ballot.node == node {
-            self.send(node, Message::Prepared, out);
-        } else if ballot.node == node && !planted::has(Bug::PromiseUntold) {
-            // It may have been heard before it could be answered.
-            self.promise_again(ballot, out);
-        }
-        self.lead_again(node, out);
-    }
-
-    /// Tells the owner of a promised ballot so once more; the first one needs no promises.
-    fn promise_again(&mut self, ballot: Ballot, out: &mut Outbox<Effect>) {
-        let (first, contributed) = (self.first_ballot(), self.mine.clone());
-        let member = self.history.as_ref().is_some_and(|history| !history.joining);
-        let Some(current) = self.current.as_mut().filter(|_| member && first != Some(ballot)) else { return };
-        let Ok(promise) = current.acceptor.prepare(ballot) else { return };
-        if contributed.is_some() {
-            current.told.insert(ballot.node);
-        }
-        self.send(ballot.node, Message::Promise { accepted: promise.accepted, contributed }, out);
-    }
 }
 
 /// Whether the header's sender is in the view, in the incarnation that the view has.
 pub(super) fn is_member(view: &View, header: &Header) -> bool {
     view.member(header.sender).is_some_and(|member| member.incarnation == header.incarnation)
-}
-
-/// Whether a node handed over in a round: who contributes and does not stay wanted to leave.
-fn has_left_with(outcome: &Outcome, node: NodeId) -> bool {
-    outcome.contributors.contains(&node) && !outcome.view.contains(node)
 }
 
 fn difference(one: NodeId, one_terms: Terms, other: NodeId, other_terms: Terms) -> RefusalReason {

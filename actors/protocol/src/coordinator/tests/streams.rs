@@ -1,7 +1,9 @@
 //! Streams that break, and who still contributes: one machine, told by hand what the others say.
 
 use super::node::CLUSTER;
-use crate::coordinator::{Attempt, BROKEN_ATTEMPTS_MAX, Coordinator, Effect, In, Outcome, Proposal, RoundKind, Settings, Terms};
+use crate::coordinator::{
+    Attempt, BROKEN_ATTEMPTS_MAX, Coordinator, Effect, In, Outcome, Proposal, RoundKind, STREAM_BROKEN_WAIT, Settings, Terms,
+};
 use crate::ident::{Ballot, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::policy::{OnMomentumLoss, Quorum};
@@ -157,6 +159,51 @@ fn a_broken_attempt_is_made_again_until_it_is_hopeless() {
             leader.hear_promise(3, true);
         }
     }
+}
+
+/// Node 2 has averaged its own shards and waits for those of node 1, whose stream was finished and then lost with its connection.
+#[test]
+fn what_was_lost_with_a_connection_is_asked_for_when_that_is_new_again() {
+    let mut member = Leader::of(&[1, 2, 3], 2);
+    for peer in [1, 3] {
+        member.tell(In::PeerUp(NodeId(peer)));
+    }
+    let opened = member.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
+    let plan = opened.iter().find_map(|effect| if let Effect::Open(plan) = effect { Some(plan.clone()) } else { None }).unwrap();
+    let others = plan.other_owners();
+    let outcome = Outcome {
+        lineage: LINEAGE,
+        round: Round::FOUNDING,
+        terms: TERMS,
+        contributors: vec![NodeId(1)],
+        view: member.view.clone(),
+        absent: vec![],
+        momentum_lost: 0,
+        samples: None,
+        order: vec![],
+    };
+    let participants = member.view.ids().collect();
+    member.hear(1, plan.attempt.ballot, Message::Propose(Proposal { outcome, participants, inherited: false }));
+    member.tell(In::Reduced(plan.attempt));
+    for owner in others.iter().filter(|owner| **owner != NodeId(3)) {
+        member.tell(In::ParametersHeld(plan.attempt, *owner));
+    }
+    assert!(others.contains(&NodeId(3)), "node 3 owns a shard");
+    let broken = |effects: &[Effect]| says(effects, |message| matches!(message, Message::Broken(NodeId(3))));
+    member.now += 600_000;
+    assert!(!broken(&member.tell(In::Tick)), "nothing is known to be wrong");
+    // A new connection of a node that has brought all it must is of no interest.
+    member.tell(In::PeerUp(NodeId(1)));
+    member.now += 600_000;
+    assert!(!broken(&member.tell(In::Tick)));
+    member.tell(In::PeerUp(NodeId(3)));
+    assert_eq!(member.machine.next_deadline(), Some(Instant(member.now).after(STREAM_BROKEN_WAIT)));
+    member.now += 400_000;
+    assert!(!broken(&member.tell(In::Tick)), "it may still come");
+    member.now += 200_000;
+    assert!(broken(&member.tell(In::Tick)));
+    member.now += 600_000;
+    assert!(!broken(&member.tell(In::Tick)), "a new connection costs one attempt");
 }
 
 #[test]

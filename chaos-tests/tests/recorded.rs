@@ -1,0 +1,155 @@
+//! What real nodes write down, judged by the same rules as the simulation.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use slowmo::{Config, ElasticSampler, Runtime, StepError};
+use slowmo_chaos::cluster::{Link, start};
+use slowmo_chaos::invariants::{Judge, Verdict};
+use slowmo_chaos::traces;
+use slowmo_protocol::policy::Quorum;
+use slowmo_protocol::time::{Instant, Span};
+use slowmo_protocol::trace::{End, Event, Line, Setup};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::thread;
+
+const PARAMETERS: usize = 40;
+const SAMPLES: usize = 60;
+const STEPS: u64 = 24;
+/// Longest connection, founding or round, in milliseconds.
+const PATIENCE_MS: u64 = 20_000;
+
+fn config(folder: &Path) -> Config {
+    Config {
+        trace: Some(folder.to_owned()),
+        frequency: 2,
+        tau: 4,
+        suspect_ms: 300,
+        probe_interval_ms: 50,
+        connect_timeout_ms: PATIENCE_MS,
+        round_timeout_ms: PATIENCE_MS,
+        ..Config::default()
+    }
+}
+
+/// Trains until `STEPS`, or until the node crashes as it begins `crashes_at`; whether it came through.
+fn train(node: &Runtime, crashes_at: Option<u64>) -> bool {
+    let (mut worker, mut parameters) = (node.worker(0).unwrap(), vec![node.node_id() as f32; PARAMETERS]);
+    let mut sampler = ElasticSampler::new(SAMPLES, 3, 7).unwrap();
+    worker.attach_sampler(&sampler);
+    let mut step = worker.synchronize(&mut parameters).unwrap().step;
+    while step < STEPS {
+        if crashes_at == Some(step) {
+            node.faults().unwrap().crash();
+        }
+        let gradient: f32 = sampler.next_batch().iter().map(|sample| *sample as f32 / SAMPLES as f32).sum();
+        parameters.iter_mut().for_each(|value| *value -= 0.1 * (gradient + *value / 8.0));
+        worker.report_loss(f64::from(gradient));
+        match worker.step(&mut parameters, 0.1) {
+            Ok(report) => step = report.step + 1,
+            Err(StepError::Exchange { .. }) if crashes_at.is_some() => return false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    worker.leave().unwrap();
+    true
+}
+
+/// What becomes of every rule over what is in the folder; nodes that say nothing of their end were killed.
+fn judge(folder: &Path, replicas: usize) -> (BTreeMap<&'static str, Verdict>, Vec<Line>) {
+    let found = traces::read_folder(folder).unwrap();
+    let mut open = BTreeMap::new();
+    for line in &found.lines {
+        match &line.event {
+            Event::Started(start) => _ = open.insert(*start, line.at),
+            Event::Ended { start, .. } => _ = open.remove(start),
+            Event::Applied { start, .. } | Event::Contributed { start, .. } => _ = open.insert(*start, line.at),
+            _ => {}
+        }
+    }
+    let killed = open.into_iter().map(|(start, at)| (Instant(at.0 + 1), Event::Ended { start, end: End::Killed })).collect();
+    let setup = Setup {
+        seed: 0,
+        quorum: Quorum::Majority,
+        replicas,
+        parameters: PARAMETERS as u64,
+        sharded: true,
+        recovers_within: Span::from_millis(PATIENCE_MS),
+        samples: Some(SAMPLES as u64),
+    };
+    let begun = found.lines[0].at;
+    let mut lines = vec![Line { at: Instant(0), event: Event::Begun(setup) }];
+    lines.extend(traces::run(begun, found.lines, killed));
+    let end = lines.last().unwrap().at;
+    lines.push(Line { at: end, event: Event::Over });
+    let mut judge = Judge::default();
+    lines.iter().for_each(|line| _ = judge.observe(line));
+    (judge.finish().into_iter().collect(), lines)
+}
+
+fn held(verdicts: &BTreeMap<&'static str, Verdict>, name: &str) -> u64 {
+    match &verdicts[name] {
+        Verdict::Held { checked } => *checked,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+fn run(link: Link, crashes_at: Option<u64>) -> (BTreeMap<&'static str, Verdict>, Vec<Line>) {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = start(&[4, 9, 13], link, &config(folder.path())).unwrap();
+    let begin = |node: Runtime| {
+        let crashes_at = crashes_at.filter(|_| node.node_id() == 9);
+        thread::spawn(move || train(&node, crashes_at))
+    };
+    let threads: Vec<_> = cluster.nodes.into_iter().map(begin).collect();
+    let through: Vec<bool> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    assert_eq!(through, [true, crashes_at.is_none(), true]);
+    judge(folder.path(), 1)
+}
+
+fn assert_nothing_is_violated(verdicts: &BTreeMap<&'static str, Verdict>) {
+    let violated: Vec<_> = verdicts.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Violated(_))).collect();
+    assert!(violated.is_empty(), "{violated:?}");
+}
+
+#[test]
+fn a_calm_run_holds_every_rule_that_it_shows() {
+    for link in [Link::Memory(Some(5)), Link::Quic] {
+        let (verdicts, lines) = run(link, None);
+        assert_nothing_is_violated(&verdicts);
+        // The founding, twelve averages on three nodes.
+        assert_eq!((held(&verdicts, "one_outcome"), held(&verdicts, "identical_parameters")), (39, 39));
+        assert_eq!(held(&verdicts, "fresh_parameters"), 36);
+        assert_eq!(held(&verdicts, "samples_once"), STEPS * 3 * 3);
+        assert!(held(&verdicts, "bounds") >= 39 * 3);
+        let losses = lines.iter().filter(|line| matches!(line.event, Event::Loss { .. })).count();
+        let left = lines.iter().filter(|line| matches!(line.event, Event::Ended { end: End::Left, .. })).count();
+        assert_eq!((losses as u64, left), (3 * STEPS, 3));
+    }
+}
+
+#[test]
+fn a_node_that_crashes_says_nothing_more_and_the_others_keep_the_rules() {
+    let (verdicts, lines) = run(Link::Faulty, Some(11));
+    assert_nothing_is_violated(&verdicts);
+    assert!(held(&verdicts, "majority") >= 13 && held(&verdicts, "momentum_kept") >= 13 && held(&verdicts, "samples_once") > 0);
+    let of_the_dead = lines.iter().rev().find(|line| matches!(&line.event, Event::Loss { start, .. } if start.node.0 == 9)).unwrap();
+    assert!(matches!(of_the_dead.event, Event::Loss { step, .. } if step.0 == 10), "{of_the_dead:?}");
+}
+
+#[test]
+fn a_torn_last_line_is_left_out_and_the_rest_is_judged() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = start(&[4, 9], Link::Memory(None), &config(folder.path())).unwrap();
+    let threads: Vec<_> = cluster.nodes.into_iter().map(|node| thread::spawn(move || train(&node, None))).collect();
+    threads.into_iter().for_each(|thread| assert!(thread.join().unwrap()));
+    let mut paths: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    // As SIGKILL may leave it.
+    let mut file = std::fs::OpenOptions::new().append(true).open(&paths[0]).unwrap();
+    file.write_all(b"{\"at\":17000000000000,\"event\":\"applied\",\"node\":4,\"incar").unwrap();
+    assert_eq!(traces::read_folder(folder.path()).unwrap().torn, 1);
+    let (verdicts, _) = judge(folder.path(), 1);
+    assert_nothing_is_violated(&verdicts);
+    assert_eq!(held(&verdicts, "identical_parameters"), 26);
+}

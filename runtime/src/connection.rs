@@ -1,0 +1,123 @@
+//! A node's way to the others, out of its configuration: credentials, transport, discovery.
+
+use crate::config::{Config, Congestion, Credentials};
+use crate::discovery::{Directory, StaticList};
+use crate::error::SpawnError;
+use crate::runtime::Network;
+use crate::transport::memory::MemoryHub;
+use crate::transport::quic::{self, ClusterKey, Identity as Credential, QuicSettings, Tuning};
+use slowmo_actors::ports::discovery::Discovery;
+use slowmo_actors::ports::transport::{Transport, TransportEvent};
+use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Largest key or certificate file.
+const CREDENTIAL_BYTES_MAX: u64 = 1 << 20;
+/// The cluster of a node without credentials, which has no peers.
+const ALONE: ClusterId = ClusterId(0);
+
+/// A node's way to the others.
+pub(crate) struct Connected {
+    /// Which cluster it belongs to.
+    pub cluster: ClusterId,
+    /// What it sends with.
+    pub transport: Arc<dyn Transport>,
+    /// What that brings.
+    pub events: mpsc::Receiver<TransportEvent>,
+    /// How it finds the others.
+    pub discovery: Arc<dyn Discovery>,
+}
+
+/// The network that the configuration asks for, or the given one.
+pub(crate) fn connect(config: &Config, network: Option<Network>, me: (NodeId, Incarnation)) -> Result<Connected, SpawnError> {
+    if let Some(Network { hub, address, peers }) = network {
+        let (transport, events) = hub.join(me.0, me.1, address);
+        return Ok(Connected { cluster: ALONE, transport, events, discovery: Arc::new(StaticList::new(peers)) });
+    }
+    let Some((credential, cluster)) = credential(config, me)? else {
+        if config.min_nodes > 1 || !config.peers.is_empty() || config.rendezvous.is_some() {
+            return Err(SpawnError::NoCredentials);
+        }
+        let (transport, events) = MemoryHub::new(None).join(me.0, me.1, config.listen);
+        return Ok(Connected { cluster: ALONE, transport, events, discovery: Arc::new(StaticList::default()) });
+    };
+    let discovery = discovery(config)?;
+    let mut settings = QuicSettings::new(me.0, me.1, config.listen, credential);
+    settings.tuning = tuning(config);
+    settings.advertise = advertised(config)?;
+    let (transport, events) = quic::bind(settings)?;
+    Ok(Connected { cluster, transport, events, discovery })
+}
+
+fn credential(config: &Config, (node, incarnation): (NodeId, Incarnation)) -> Result<Option<(Credential, ClusterId)>, SpawnError> {
+    let of_key = |key: &ClusterKey| Ok(Some((Credential::issue(key, node, incarnation)?, key.cluster_id())));
+    match config.credentials() {
+        Credentials::None => Ok(None),
+        Credentials::ClusterKey(key) => of_key(key),
+        Credentials::ClusterKeyFile(path) => {
+            let text = read("cluster_key_file", path)?;
+            let key: ClusterKey = String::from_utf8_lossy(&text).parse()?;
+            of_key(&key)
+        }
+        Credentials::Files { ca, certificate, key } => {
+            let ca = read("tls_ca_file", ca)?;
+            let (certificate, key) = (read("tls_certificate_file", certificate)?, read("tls_key_file", key)?);
+            let credential = Credential::from_pem(&ca, &certificate, &key)?;
+            let cluster = credential.cluster_id();
+            Ok(Some((credential, cluster)))
+        }
+    }
+}
+
+/// Reads a key or certificate file, at most [`CREDENTIAL_BYTES_MAX`].
+fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, SpawnError> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(CREDENTIAL_BYTES_MAX + 1).read_to_end(&mut bytes));
+    let checked = match read {
+        Ok(length) if length as u64 > CREDENTIAL_BYTES_MAX => Err(io::Error::other("larger than 1 MiB, no key or certificate is")),
+        other => other,
+    };
+    checked.map(|_| bytes).map_err(|error| SpawnError::File { key, path: path.to_owned(), error })
+}
+
+fn discovery(config: &Config) -> Result<Arc<dyn Discovery>, SpawnError> {
+    if let Some(folder) = &config.rendezvous {
+        if config.listen.ip().is_unspecified() && config.advertise.is_none() {
+            return Err(SpawnError::RendezvousUnspecified(config.listen));
+        }
+        return Ok(Arc::new(Directory::new(folder)));
+    }
+    if config.peers.is_empty() && config.min_nodes > 1 {
+        return Err(SpawnError::NoPeers(config.min_nodes));
+    }
+    let mut addresses = Vec::new();
+    for peer in &config.peers {
+        let resolved = peer.to_socket_addrs().map_err(|error| SpawnError::Peer { peer: peer.clone(), error })?;
+        addresses.extend(resolved.filter(|address| address.is_ipv4() == config.listen.is_ipv4()));
+    }
+    Ok(Arc::new(StaticList::new(addresses)))
+}
+
+/// What other nodes are told to dial, resolved once.
+fn advertised(config: &Config) -> Result<Option<SocketAddr>, SpawnError> {
+    let Some(advertise) = &config.advertise else { return Ok(None) };
+    let wrong = |reason: String| SpawnError::Advertise { advertise: advertise.clone(), reason };
+    let mut resolved = advertise.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+    let usable = resolved.find(|address| address.is_ipv4() == config.listen.is_ipv4() && !address.ip().is_unspecified());
+    usable.map(Some).ok_or_else(|| wrong("it has no address of the family of listen".to_owned()))
+}
+
+fn tuning(config: &Config) -> Tuning {
+    let congestion = match config.congestion {
+        Congestion::Cubic => quic::Congestion::Cubic,
+        Congestion::Bbr => quic::Congestion::Bbr,
+        Congestion::NewReno => quic::Congestion::NewReno,
+    };
+    let (idle_timeout, keep_alive) = (config.idle_timeout(), config.keep_alive());
+    Tuning { mtu_bytes_max: config.mtu_bytes_max, congestion, idle_timeout, keep_alive, ..Tuning::default() }
+}

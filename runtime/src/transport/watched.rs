@@ -1,0 +1,77 @@
+//! A value that tasks wait for. Like tokio's `watch`, but those who wait are woken in the order in which they began to, so that
+//! nothing about it is random: whole clusters run the same way twice where time is simulated.
+
+use super::sessions::lock;
+use std::pin::pin;
+use std::sync::Mutex;
+use tokio::sync::Notify;
+
+/// A value, and whoever waits for it to change.
+#[derive(Debug, Default)]
+pub(crate) struct Watched<T> {
+    value: Mutex<T>,
+    changed: Notify,
+}
+
+impl<T: Clone> Watched<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { value: Mutex::new(value), changed: Notify::new() }
+    }
+
+    pub(crate) fn get(&self) -> T {
+        lock(&self.value).clone()
+    }
+
+    /// Changes the value; returns what it was.
+    pub(crate) fn set(&self, value: T) -> T {
+        self.modify(|current| std::mem::replace(current, value))
+    }
+
+    /// Changes the value in place.
+    pub(crate) fn modify<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+        let result = change(&mut lock(&self.value));
+        self.changed.notify_waiters();
+        result
+    }
+
+    /// Waits until the value is such, and returns it.
+    pub(crate) async fn wait_for(&self, is_such: impl Fn(&T) -> bool) -> T {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            // Changes from here on are noticed.
+            changed.as_mut().enable();
+            let value = self.get();
+            if is_such(&value) {
+                return value;
+            }
+            changed.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn those_who_wait_are_woken_in_their_order() {
+        let (watched, woken) = (Arc::new(Watched::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let waiting: Vec<_> = (0..20)
+            .map(|index| {
+                let (watched, woken) = (watched.clone(), woken.clone());
+                tokio::spawn(async move {
+                    watched.wait_for(|value| *value > 1).await;
+                    lock(&woken).push(index);
+                })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert_eq!((watched.set(1), watched.modify(|value| std::mem::replace(value, 2))), (0, 1));
+        for task in waiting {
+            assert!(task.await.is_ok());
+        }
+        assert_eq!(*lock(&woken), (0..20).collect::<Vec<_>>());
+        assert_eq!(watched.wait_for(|value| *value == 2).await, 2);
+    }
+}
