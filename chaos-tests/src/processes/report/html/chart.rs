@@ -72,7 +72,8 @@ struct Chart<'a> {
 
 impl<'a> Chart<'a> {
     fn new(run: &Observed, axis: &'a Axis, most: f64) -> Self {
-        let most = if most > 0.0 { most } else { 1.0 };
+        // A little room above the highest value.
+        let most = if most > 0.0 { most * 1.06 } else { 1.0 };
         let (top, bottom) = (6.0, 6.0 + HEIGHT);
         let mut body = axis.grid(top, bottom);
         if let Some(quiet) = run.quiet {

@@ -20,7 +20,6 @@ pub fn page(report: &Report, run: &Observed) -> String {
         format!("<h1>{title} <span class='verdict {}'>{}</span></h1>", verdict.0, verdict.1),
         format!("<p>{}</p><p><code>{}</code></p>", escape(&report.summary), escape(&report.command)),
         tables::verdicts(report),
-        tables::figures(report),
         "<h2>Nodes</h2>".to_owned(),
         lanes::legend(),
         lanes::svg(run, &axis),
@@ -30,7 +29,9 @@ pub fn page(report: &Report, run: &Observed) -> String {
         chart::rounds(run, &axis),
         "<h2>Loss</h2>".to_owned(),
         chart::losses(run, &axis),
+        tables::figures(report),
         tables::kinds(report),
+        tables::growth(report),
         tables::notes(report),
     ];
     format!(

@@ -10,7 +10,7 @@ body{font:15px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--groun
 h1{font-size:1.5em;margin:0 0 .3em}h2{font-size:1.1em;margin:1.8em 0 .4em}p{margin:.3em 0}code{font-size:.88em;color:var(--dim);word-break:break-word}
 .verdict{font-size:.62em;padding:.15em .6em;border-radius:1em;vertical-align:middle;border:1px solid}.good{color:var(--good)}.bad{color:var(--bad)}.dim{color:var(--dim)}
 table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.22em .8em .22em 0;border-bottom:1px solid var(--line);vertical-align:top}
-th{font-weight:600;color:var(--dim);font-size:.88em}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}td.name{white-space:nowrap}
+th{font-weight:600;color:var(--dim);font-size:.88em}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}td.name{white-space:nowrap;width:14em}td.v{width:1.2em}
 svg{display:block;width:100%;height:auto;overflow:visible}svg text{fill:var(--dim);font:11px system-ui,sans-serif}
 .grid{stroke:var(--line);stroke-width:1}.alive{fill:var(--alive)}.member{fill:var(--member)}.works{fill:var(--works)}.paused{fill:var(--paused)}
 .cutoff{stroke:var(--cut);stroke-width:2}.mark{fill:var(--bad)}.start{fill:var(--good)}.leave{fill:var(--dim)}.span{fill:var(--bad);opacity:.09}.quiet{fill:var(--good);opacity:.07}

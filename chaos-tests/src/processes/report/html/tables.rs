@@ -3,7 +3,8 @@
 use super::super::Report;
 use super::super::expectations::percent;
 use super::escape;
-use crate::processes::measure::{Measures, Quantiles};
+use crate::processes::measure::growth::Survivor;
+use crate::processes::measure::{Growth, Measures, Quantiles};
 
 /// Invariants and expectations.
 pub(super) fn verdicts(report: &Report) -> String {
@@ -28,7 +29,7 @@ fn row(mark: &str, name: &str, words: &str) -> String {
         "✗" => "bad",
         _ => "dim",
     };
-    format!("<tr><td class='{class}'>{mark}</td><td class='name'>{}</td><td>{}</td></tr>", escape(name), escape(words))
+    format!("<tr><td class='v {class}'>{mark}</td><td class='name'>{}</td><td>{}</td></tr>", escape(name), escape(words))
 }
 
 /// Figures beside those of the fault-free run.
@@ -52,17 +53,8 @@ pub(super) fn figures(report: &Report) -> String {
     let share = report
         .throughput_share
         .map(|share| format!("<tr><td>share of the fault-free throughput</td><td class='n'>{}</td><td></td></tr>", percent(share)));
-    let growth: String = [("resident memory, MB", &report.measures.memory, 1e6), ("open descriptors", &report.measures.descriptors, 1.0)]
-        .into_iter()
-        .flat_map(|(name, growth, unit)| growth.iter().flat_map(|growth| &growth.survivors).map(move |survivor| (name, unit, survivor)))
-        .map(|(name, unit, survivor)| {
-            let (first, last) = (survivor.first / unit, survivor.last / unit);
-            let grown = percent(survivor.growth);
-            format!("<tr><td>{name} of node {}</td><td class='n'>{first:.1} → {last:.1}, {grown}</td><td></td></tr>", survivor.node)
-        })
-        .collect();
     let header = "<tr><th></th><th class='n'>with faults</th><th class='n'>without</th></tr>";
-    format!("<h2>Figures</h2><table>{header}{rows}{}{growth}</table>", share.unwrap_or_default())
+    format!("<h2>Figures</h2><table>{header}{rows}{}</table>", share.unwrap_or_default())
 }
 
 /// What followed each kind of fault.
@@ -96,6 +88,32 @@ pub(super) fn kinds(report: &Report) -> String {
         "<h2>Faults</h2><p class='dim'>Milliseconds: p50 · p90 · max</p><table><tr><th></th><th class='n'>times</th>\
          <th class='n'>until the next decided round</th><th class='n'>until the victim contributes again</th>\
          <th class='n'>rounds later than usual, summed</th></tr>{rows}</table>"
+    )
+}
+
+/// Whether those who lived through grew.
+pub(super) fn growth(report: &Report) -> String {
+    let table = |(name, growth, unit): (&str, &Option<Growth>, f64)| {
+        let row = |Survivor { node, first, last, growth, samples }: &Survivor| {
+            let (first, last) = (first / unit, last / unit);
+            format!(
+                "<tr><td>{name} of node {node}</td><td class='n'>{first:.1}</td><td class='n'>{last:.1}</td>\
+                 <td class='n'>{}</td><td class='n'>{samples}</td></tr>",
+                percent(*growth)
+            )
+        };
+        growth.iter().flat_map(|growth| &growth.survivors).map(row).collect::<String>()
+    };
+    let measures = &report.measures;
+    let rows: String =
+        [("resident memory, MB,", &measures.memory, 1e6), ("open descriptors", &measures.descriptors, 1.0)].map(table).concat();
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!(
+        "<h2>Processes that lived through</h2><p class='dim'>Medians of the first and the last third of the measured time; growth compares \
+         samples at equal numbers of live nodes.</p><table><tr><th></th><th class='n'>first</th><th class='n'>last</th>\
+         <th class='n'>growth</th><th class='n'>samples</th></tr>{rows}</table>"
     )
 }
 
