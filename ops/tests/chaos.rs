@@ -9,21 +9,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 const SLOWMO: &str = env!("CARGO_BIN_EXE_slowmo");
-/// Nodes that train on the digits, a round every 0.2 s, until they are drained.
-const NODE: [&str; 12] = [
-    SLOWMO,
-    "demo-node",
-    "--steps",
-    "1000000000",
-    "--step-ms",
-    "20",
-    "--slowmo-base",
-    "none",
-    "--slowmo-tau",
-    "10",
-    "--slowmo-suspect_ms",
-    "400",
-];
+/// Nodes that train on the digits until they are drained.
+const NODE: [&str; 6] = [SLOWMO, "demo-node", "--steps", "1000000000", "--step-ms", "20"];
+/// A round every 0.2 s; the cut-off are soon taken for dead.
+const SETTINGS: &str = "\n[settings]\nbase = 'none'\ntau = 10\nsuspect_ms = 400\n";
 
 fn chaos(arguments: &[&str]) -> Command {
     let mut command = Command::new(SLOWMO);
@@ -34,7 +23,7 @@ fn chaos(arguments: &[&str]) -> Command {
 /// Runs a scenario in a folder and reads the report that it prints.
 fn run(folder: &Path, scenario: &str, arguments: &[&str]) -> (Output, Value) {
     let file = folder.join("scenario-of-test.toml");
-    std::fs::write(&file, scenario).unwrap();
+    std::fs::write(&file, scenario.to_owned() + SETTINGS).unwrap();
     let out = folder.join("out");
     let (file, out) = (file.to_str().unwrap(), out.to_str().unwrap());
     let output = chaos(&["run", file, "--out", out, "--json"]).args(arguments).arg("--").args(NODE).output().unwrap();
@@ -77,7 +66,7 @@ fn a_node_is_killed_and_comes_back_and_the_report_can_be_made_again() {
     let (json, page) = (out.join("report.json"), out.join("report.html"));
     let (written, drawn) = (std::fs::read(&json).unwrap(), std::fs::read_to_string(&page).unwrap());
     assert!(drawn.ends_with("</html>\n") && drawn.contains("<svg") && !drawn.contains("http"), "one page that needs nothing else");
-    [json.as_path(), page.as_path()].map(|file| std::fs::remove_file(file).unwrap());
+    [&json, &page].into_iter().for_each(|file| std::fs::remove_file(file).unwrap());
     let again = chaos(&["report", out.to_str().unwrap(), "--json"]).output().unwrap();
     assert!(again.status.success());
     assert_eq!(serde_json::from_slice::<Value>(&again.stdout).unwrap(), report);
@@ -145,7 +134,7 @@ fn ctrl_c_leaves_nobody_and_keeps_the_trace() {
     let folder = tempfile::tempdir().unwrap();
     let (file, out) = (folder.path().join("mine.toml"), folder.path().join("out"));
     let scenario = "summary = 'x'\nnodes = 3\nduration_s = 60\nscript = [{ at_s = 0.3, do = 'pause', who = 2, for_s = 50 }]";
-    std::fs::write(&file, scenario).unwrap();
+    std::fs::write(&file, scenario.to_owned() + SETTINGS).unwrap();
     let mut command = chaos(&["run", file.to_str().unwrap(), "--no-baseline", "--out", out.to_str().unwrap(), "--"]);
     let mut runner = command.args(NODE).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(runner.stderr.take().unwrap()).lines().map_while(Result::ok);
