@@ -8,6 +8,7 @@
 //! | [`traces`] | what nodes wrote down, read back |
 //! | [`sim`] | whole nodes in virtual time: every machine, a network, seeded faults |
 //! | [`fuzz`] | every decoder, for any bytes |
+//! | `virtual_cluster` | real nodes in one process and in simulated time, seeded faults (feature `virtual-time`) |
 //! | [`cluster`] | several real nodes in one process, over QUIC on loopback or in memory |
 #![deny(missing_docs)]
 
@@ -18,3 +19,5 @@ pub mod invariants;
 pub mod model;
 pub mod sim;
 pub mod traces;
+#[cfg(feature = "virtual-time")]
+pub mod virtual_cluster;
