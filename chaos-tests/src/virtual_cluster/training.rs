@@ -4,7 +4,7 @@ use super::record::Record;
 use crate::sim::config::Config;
 use crate::sim::node::training::GAMMA;
 use crate::sim::random::Random;
-use slowmo::{AsyncWorker, Buffers, ElasticSampler, StepReport, SynchronizeError};
+use slowmo::{AsyncWorker, Buffers, ElasticSampler, ExchangeError, GradientError, StepError, StepReport, SynchronizeError};
 use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::trace::Start;
 use std::sync::Arc;
@@ -18,17 +18,6 @@ pub struct Training {
     pub worker: AsyncWorker,
     /// Hundredths of the usual time that an inner step takes.
     pub slowness: Arc<AtomicU32>,
-}
-
-/// How a loop ended.
-#[derive(Debug)]
-pub enum Ended {
-    /// The node has handed over and left.
-    Left,
-    /// The node has stopped under it.
-    Stopped,
-    /// It failed, and why.
-    Failed(String),
 }
 
 /// The model of one node, and the buffers of its optimizer.
@@ -45,38 +34,51 @@ impl Model {
     }
 }
 
-/// Trains until the node leaves, stops or fails.
-pub async fn train(mut training: Training, record: Record) -> Ended {
-    let ended = run(&mut training).await;
-    match ended {
-        Ok(()) => match training.worker.leave().await {
-            Ok(()) => Ended::Left,
-            Err(_) => Ended::Stopped,
-        },
-        Err(failure) if failure.stopped => Ended::Stopped,
-        Err(failure) => {
-            let (now, what) = (record.now(), format!("the training of {} failed: {}", training.start.node, failure.why));
-            record.with(|watch| watch.broken(now.0, "progress", what));
-            Ended::Failed(failure.why)
-        }
+/// Trains until the node leaves or fails; a failure is a broken rule.
+pub async fn train(mut training: Training, record: Record) {
+    let failed = match run(&mut training).await {
+        Ok(()) | Err(Ended::Drained) => training.worker.leave().await.err().map(|error| error.to_string()),
+        Err(Ended::Failed(why)) => Some(why),
+    };
+    if let Some(why) = failed {
+        let (now, what) = (record.now(), format!("the training of {} failed: {why}", training.start.node));
+        record.with(|watch| watch.broken(now.0, "progress", what));
     }
 }
 
-/// Why a loop cannot go on.
-struct Failure {
-    stopped: bool,
-    why: String,
+/// Why a loop does not go on.
+enum Ended {
+    /// The others went on without this node, which wanted to leave.
+    Drained,
+    /// It cannot, for this reason.
+    Failed(String),
 }
 
-impl<E: std::error::Error> From<E> for Failure {
-    fn from(error: E) -> Self {
-        let why = error.to_string();
-        // Every operation says so in the same words, whatever its enum.
-        Self { stopped: why.contains(&slowmo::ExchangeError::Stopped.to_string()), why }
+impl Ended {
+    fn of(exchange: Option<&ExchangeError>, error: &impl std::fmt::Display) -> Self {
+        if exchange == Some(&ExchangeError::Drained) { Self::Drained } else { Self::Failed(error.to_string()) }
     }
 }
 
-async fn run(training: &mut Training) -> Result<(), Failure> {
+impl From<SynchronizeError> for Ended {
+    fn from(error: SynchronizeError) -> Self {
+        Self::of(if let SynchronizeError::Exchange(exchange) = &error { Some(exchange) } else { None }, &error)
+    }
+}
+
+impl From<GradientError> for Ended {
+    fn from(error: GradientError) -> Self {
+        Self::of(if let GradientError::Exchange(exchange) = &error { Some(exchange) } else { None }, &error)
+    }
+}
+
+impl From<StepError> for Ended {
+    fn from(error: StepError) -> Self {
+        Self::of(if let StepError::Exchange { error: exchange, .. } = &error { Some(exchange) } else { None }, &error)
+    }
+}
+
+async fn run(training: &mut Training) -> Result<(), Ended> {
     let Training { start, config, worker, slowness } = training;
     let seed = config.seed ^ start.node.0.rotate_left(20) ^ start.incarnation.0.rotate_left(40);
     let first = |index: usize| start.node.0 as f32 + start.incarnation.0 as f32 / 64.0 + index as f32 / 8.0;
@@ -84,7 +86,8 @@ async fn run(training: &mut Training) -> Result<(), Failure> {
     let mut model = Model { parameters, buffers, random: Random::new(seed, 2) };
     let mut sampler = None;
     if let Some(settings) = config.samples {
-        let made = ElasticSampler::new(settings.samples as usize, settings.batch as usize, settings.seed)?;
+        let made = ElasticSampler::new(settings.samples as usize, settings.batch as usize, settings.seed);
+        let made = made.map_err(|error| Ended::Failed(error.to_string()))?;
         worker.attach_sampler(&made);
         sampler = Some(made);
     }
@@ -112,7 +115,7 @@ async fn compute(config: &Config, random: &mut Random, slowness: &AtomicU32) {
     tokio::time::sleep(Duration::from_micros(takes)).await;
 }
 
-async fn step(config: &Config, worker: &mut AsyncWorker, model: &mut Model) -> Result<StepReport, Failure> {
+async fn step(config: &Config, worker: &mut AsyncWorker, model: &mut Model) -> Result<StepReport, Ended> {
     let mut gradients: Vec<f32> = (0..config.parameters).map(|_| model.drift()).collect();
     if config.algorithm.base == Base::AllReduce {
         worker.average_gradients(&mut gradients).await?;

@@ -1,7 +1,7 @@
 //! A cluster and what is done to it: nodes start and end, links are well or not, and in the end all is quiet.
 
 use super::record::Record;
-use super::training::{Ended, Training, train};
+use super::training::{Training, train};
 use super::{Report, settings};
 use crate::sim::config::Config;
 use async_trait::async_trait;
@@ -26,7 +26,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 struct Node {
     start: Start,
     runtime: Runtime,
-    training: JoinHandle<Ended>,
+    training: JoinHandle<()>,
     slowness: Arc<AtomicU32>,
     alive: bool,
     draining: bool,
@@ -83,7 +83,9 @@ pub async fn run(config: Config, schedule: Vec<Timed>) -> Result<Report, SpawnEr
     }
     if !world.until(config.horizon).await {
         world.fall_quiet().await?;
-        world.until(config.horizon + config.recovers_within.0).await;
+        // One look later: what is demanded by then has happened by then.
+        let end = world.record.now().after(config.recovers_within);
+        world.until(end.0 + 1_000).await;
     }
     let World { record, nodes, .. } = world;
     let now = record.now();
