@@ -15,6 +15,7 @@
 
 pub mod aggregator;
 pub mod buffers;
+mod compute;
 pub mod context;
 pub mod coordinator;
 mod error;

@@ -9,6 +9,7 @@
 //! | [`sim`] | whole nodes in virtual time: every machine, a network, seeded faults |
 //! | [`fuzz`] | every decoder, for any bytes |
 //! | [`processes`] | scenarios, links, measures and reports of chaos on real processes |
+//! | `virtual_cluster` | real nodes in one process and in simulated time, seeded faults (feature `virtual-time`) |
 //! | [`cluster`] | several real nodes in one process, over QUIC on loopback or in memory |
 #![deny(missing_docs)]
 
@@ -20,3 +21,5 @@ pub mod model;
 pub mod processes;
 pub mod sim;
 pub mod traces;
+#[cfg(feature = "virtual-time")]
+pub mod virtual_cluster;

@@ -20,6 +20,7 @@ use slowmo_actors::coordinator::Inspection;
 use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor, NodeSupervisorMessage};
 use slowmo_actors::ports::clock::TokioClock;
 use slowmo_actors::ports::device::Device;
+use slowmo_actors::ports::discovery::Discovery;
 use slowmo_actors::ports::recorder::{NoRecorder, Recorder};
 use slowmo_actors::ports::transport::{LocalPeer, Traffic};
 use slowmo_actors::rates::RateBook;
@@ -54,6 +55,7 @@ pub struct RuntimeBuilder {
     faulty: bool,
     recorder: Option<Arc<dyn Recorder>>,
     incarnation: Option<u64>,
+    discovery: Option<Arc<dyn Discovery>>,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -194,6 +196,13 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Finds the others in another way than the configuration says: for tests.
+    #[must_use]
+    pub fn discovery(mut self, discovery: Arc<dyn Discovery>) -> Self {
+        self.discovery = Some(discovery);
+        self
+    }
+
     /// Starts the node: binds its endpoint and looks for its peers in the background. With `min_nodes = 1` and neither peers
     /// nor credentials nothing listens at all.
     ///
@@ -230,11 +239,12 @@ impl RuntimeBuilder {
     }
 
     async fn build(self) -> Result<(Parts, Option<Faults>), SpawnError> {
-        let Self { config, network, faulty, recorder, incarnation } = self;
+        let Self { config, network, faulty, recorder, incarnation, discovery: given } = self;
         let incarnation = Incarnation(incarnation.unwrap_or_else(now_micros));
         let me = (NodeId(config.node_id.map_or_else(random_id, Ok)?), incarnation);
         let hub = network.as_ref().map(|network| network.hub.clone());
         let Connected { cluster, mut transport, mut events, discovery } = connect(&config, network, me)?;
+        let discovery = given.unwrap_or(discovery);
         let mut faults: Option<Faults> = None;
         if faulty {
             let silent_after = Duration::from_millis(config.idle_timeout_ms);

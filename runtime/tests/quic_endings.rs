@@ -62,6 +62,26 @@ async fn a_long_round_trip_is_no_reason_to_begin_anew() {
 }
 
 #[tokio::test]
+async fn a_peer_that_is_heard_is_dialed_anew_at_once() {
+    let mut early = Kind::Quic.node(1, 1);
+    // Takes what is sent to it and never answers, as the address of a machine that is down.
+    let mute = UdpSocket::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let address = mute.local_addr().unwrap();
+    early.transport.connect(address, PATIENCE);
+    mute.recv(&mut [0; 2048]).await.unwrap();
+    drop(mute);
+    let begun = std::time::Instant::now();
+    let late = Kind::Quic.node_at(2, 1, address);
+    late.transport.connect(early.address(), PATIENCE);
+    assert_eq!(early.wait_up(late.id).await, Incarnation(1));
+    while early.transport.send_control(late.id, "here".into()).is_err() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    // What was sent to nobody is repeated after a second only.
+    assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
 async fn an_attempt_that_was_given_up_takes_no_later_one_down() {
     let mut node = Kind::Quic.node(1, 1);
     let peer = RawPeer::new(&KEY, NodeId(2), Incarnation(1));

@@ -8,6 +8,7 @@ pub use messages::{AggregatorMessage, Arrival};
 pub use whole::WholeState;
 
 use crate::buffers::{Assembled, Frozen};
+use crate::compute::compute;
 use crate::context::NodeContext;
 use crate::coordinator::{ContributeMessage, CoordinatorMessage};
 use crate::error::ExchangeError;
@@ -305,10 +306,15 @@ impl AggregatorState {
         let values = self.take(values);
         let elements = self.request.map_or(0, |(request, _)| request.elements as usize);
         let (pool, weight, myself) = (Arc::clone(&self.context.pool), self.machine.weight(), myself.clone());
-        tokio::task::spawn_blocking(move || {
+        let step = compute(move || {
             let result = whole.step(&values, elements, weight, gamma, &pool);
-            // A stopped aggregator needs no result.
-            _ = myself.cast(AggregatorMessage::WholeStepDone(whole, result));
+            (whole, result)
+        });
+        tokio::spawn(async move {
+            if let Some((whole, result)) = step.await {
+                // A stopped aggregator needs no result.
+                _ = myself.cast(AggregatorMessage::WholeStepDone(whole, result));
+            }
         });
     }
 

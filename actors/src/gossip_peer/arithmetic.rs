@@ -8,6 +8,7 @@
 use super::messages::{GossipPeerMessage, Values};
 use super::payload::Payload;
 use crate::buffers::{Assembled, Buffer, Frozen, Pool, chunks};
+use crate::compute::compute;
 use ractor::ActorRef;
 use slowmo_protocol::gossip_peer::{Mix, Plan};
 use slowmo_protocol::mean;
@@ -58,11 +59,11 @@ pub fn start(pool: Arc<Pool>, actor: ActorRef<GossipPeerMessage>) -> Jobs {
     tokio::spawn(async move {
         let mut arithmetic = Arithmetic::new(pool);
         while let Some(job) = queue.recv().await {
-            let ran = tokio::task::spawn_blocking(move || {
+            let ran = compute(move || {
                 let result = arithmetic.run(job);
                 (arithmetic, result)
             });
-            let Ok((next, result)) = ran.await else { return };
+            let Some((next, result)) = ran.await else { return };
             arithmetic = next;
             // A stopped gossip peer needs no result.
             result.into_iter().for_each(|result| _ = actor.cast(result));

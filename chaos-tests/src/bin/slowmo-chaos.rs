@@ -19,6 +19,30 @@ struct Arguments {
 enum Command {
     /// Simulates whole clusters in virtual time, one run a seed.
     Sim(Sim),
+    /// Runs clusters of real nodes in simulated time, one a seed.
+    #[cfg(feature = "virtual-time")]
+    Actors(Actors),
+}
+
+/// How many clusters of real nodes.
+#[cfg(feature = "virtual-time")]
+#[derive(Parser)]
+struct Actors {
+    /// How many seeds.
+    #[arg(long, default_value_t = 20)]
+    seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 0)]
+    first_seed: u64,
+    /// Nodes that a run starts with: one number, or from..to.
+    #[arg(long, default_value = "1..8", value_parser = range)]
+    nodes: RangeInclusive<usize>,
+    /// Run every seed twice and say whether it is the same run.
+    #[arg(long)]
+    twice: bool,
+    /// Write the trace of the last run to this file, one JSON object a line.
+    #[arg(long)]
+    trace: Option<std::path::PathBuf>,
 }
 
 /// How many runs, of what.
@@ -58,7 +82,11 @@ fn range(text: &str) -> Result<RangeInclusive<usize>, String> {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
-    let Command::Sim(arguments) = Arguments::parse().command;
+    let arguments = match Arguments::parse().command {
+        Command::Sim(arguments) => arguments,
+        #[cfg(feature = "virtual-time")]
+        Command::Actors(arguments) => return actors(&arguments),
+    };
     let begun = Instant::now();
     let threads = arguments.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let look = Look { keeps_trace: arguments.trace.is_some(), verbose: arguments.verbose };
@@ -87,6 +115,48 @@ fn main() -> anyhow::Result<ExitCode> {
         Some((first, _)) => show(&arguments, search::seed(*first, &arguments.nodes, look)),
         None => Ok(ExitCode::SUCCESS),
     }
+}
+
+#[cfg(feature = "virtual-time")]
+fn actors(arguments: &Actors) -> anyhow::Result<ExitCode> {
+    use slowmo_chaos::virtual_cluster::search;
+    if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("SLOWMO_LOG") {
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    }
+    let begun = Instant::now();
+    let seeds = arguments.first_seed..arguments.first_seed.saturating_add(arguments.seeds);
+    let mut last = None;
+    let found = search::search(seeds, &arguments.nodes, arguments.twice, |report| {
+        if report.violation.is_some() {
+            println!("seed {} ({:?}, {:?}):", report.config.seed, report.config.class, report.config.algorithm.base);
+            report.schedule.iter().for_each(|timed| println!("  {} us {:?}", timed.at.0, timed.fault));
+            report.nodes.iter().for_each(|node| println!("  {node}"));
+        }
+        if arguments.trace.is_some() {
+            last = Some(report.trace.clone());
+        }
+    })?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let runs = found.runs * if arguments.twice { 2 } else { 1 };
+    println!("{runs} runs, {} rounds, {} events in {seconds:.1} s: {:.1} runs a second", found.rounds, found.events, runs as f64 / seconds);
+    for (name, (held, not_shown)) in &found.rules {
+        println!("{name}: held in {held}, not shown in {not_shown}");
+    }
+    if arguments.twice {
+        println!("{} of {} seeds were the same run twice", found.runs - found.unequal.len() as u64, found.runs);
+        for (seed, parting) in found.unequal.iter().take(3) {
+            println!("seed {seed} parts at line {}:\n  {:?}\n  {:?}", parting.line, parting.one, parting.other);
+        }
+    }
+    if let (Some(path), Some(trace)) = (&arguments.trace, &last) {
+        write(path, trace)?;
+    }
+    let (from, to) = (arguments.nodes.start(), arguments.nodes.end());
+    for (seed, violation) in &found.failures {
+        println!("seed {seed}: {} at {} ms: {}", violation.invariant, violation.at.0 / 1000, violation.what);
+        println!("again: cargo run --release -p slowmo-chaos -- actors --first-seed {seed} --seeds 1 --nodes {from}..{to}");
+    }
+    Ok(if found.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn print_coverage(coverage: &slowmo_chaos::sim::coverage::Coverage) {
@@ -120,6 +190,10 @@ fn show(arguments: &Sim, report: Report) -> anyhow::Result<ExitCode> {
 
 fn save(arguments: &Sim, report: &Report) -> anyhow::Result<()> {
     let (Some(path), Some(trace)) = (&arguments.trace, &report.trace) else { return Ok(()) };
+    write(path, trace)
+}
+
+fn write(path: &std::path::Path, trace: &[slowmo_protocol::trace::Line]) -> anyhow::Result<()> {
     let mut text = String::new();
     for line in trace {
         text.push_str(&serde_json::to_string(line)?);

@@ -64,7 +64,7 @@ impl Orders {
         Ok(Setup {
             seed: self.seed,
             quorum: config.quorum,
-            replicas: usize::from(config.replicas),
+            replicas: config.replicas,
             parameters: 0,
             sharded: config.sharded,
             recovers_within: span(self.scenario.quiet_s),

@@ -205,8 +205,7 @@ impl Group {
     /// The process of a running node.
     #[must_use]
     pub fn process_id(&self, node: usize) -> Option<u32> {
-        let member = self.members.iter().find(|member| member.node == node && member.status.is_none());
-        member.map(|member| member.child.id())
+        self.members.iter().find(|member| member.node == node && member.status.is_none()).map(|member| member.child.id())
     }
 
     /// Sends a signal to a running node's process group; whether there was one.

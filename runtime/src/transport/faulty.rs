@@ -35,6 +35,8 @@ pub struct Fault {
     pub cut: bool,
     /// Everything arrives later by this.
     pub delay: Duration,
+    /// And by up to this, each datagram and frame by another time; frames stay in order.
+    pub jitter: Duration,
     /// At most this many payload bytes a second, control, datagrams and bulk together.
     pub bytes_per_second: Option<u64>,
     /// Datagrams lost of a thousand. What is not a datagram is sent again by whoever lost it, so that it is late, not lost.
@@ -101,6 +103,13 @@ impl Faults {
     /// and make other nodes crash.
     pub fn watch(&self, watcher: Watcher) {
         self.shared.crash.watch(watcher);
+    }
+
+    /// Breaks the connections to a peer now; both may connect again at once.
+    pub fn disconnect(&self, node: NodeId) {
+        if let Some(inner) = self.shared.inner.upgrade() {
+            inner.disconnect(node, "its connections broke");
+        }
     }
 
     /// Ends the node at once, as if its process were killed: see [`Fate::Crashes`].

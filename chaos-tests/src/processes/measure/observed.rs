@@ -174,7 +174,7 @@ impl Observed {
     #[must_use]
     pub fn living(&self, node: NodeId, at: Instant) -> Option<Start> {
         let of_node = self.lives.iter().filter(|(start, _)| start.node == node);
-        of_node.filter(|(_, life)| life.includes(at)).map(|(start, _)| *start).last()
+        of_node.filter(|(_, life)| life.includes(at)).map(|(start, _)| *start).next_back()
     }
 
     /// When links that were not well became well again: all of them, or those between some nodes; with the nodes of the smaller side.

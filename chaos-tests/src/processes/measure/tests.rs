@@ -109,7 +109,7 @@ fn whoever_never_contributes_again_is_named_unless_it_is_hit_again() {
 fn nodes_are_whole_when_all_have_applied_a_round_decided_after_the_heal() {
     let (one, two, three) = (start(1, 1), start(2, 1), start(3, 1));
     let mut trace = Trace::default();
-    [one, two, three].map(|start| _ = trace.at(0, Event::Started(start)));
+    [one, two, three].into_iter().for_each(|start| _ = trace.at(0, Event::Started(start)));
     trace.round(500, 0, &[one], &[one, two, three]).round(1000, 1, &[one, two, three], &[one, two, three]);
     let links = |link| Fault::Links { from: vec![NodeId(1), NodeId(2)], to: vec![NodeId(3)], link };
     trace.fault(1_500, links(Link { cut: true, ..Link::default() })).round(3_000, 2, &[one, two], &[one, two]);

@@ -156,7 +156,7 @@ impl Relay {
     /// What passed so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let read = |counter: &AtomicU64| counter.load(Ordering::Acquire);
         let shared = &self.shared;
         Traffic { datagrams: read(&shared.datagrams), bytes: read(&shared.bytes), lost: read(&shared.lost), overrun: read(&shared.overrun) }
     }
@@ -224,8 +224,8 @@ impl Shared {
     fn send(&self, from: usize, to: usize, bytes: &[u8], sockets: &[UdpSocket]) {
         let (Some(socket), Some(place)) = (sockets.get(from), self.places.get(to)) else { return };
         if socket.try_send_to(bytes, place.listens).is_ok() {
-            self.datagrams.fetch_add(1, Ordering::Relaxed);
             self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            self.datagrams.fetch_add(1, Ordering::Release);
         } else {
             self.overrun.fetch_add(1, Ordering::Relaxed);
         }

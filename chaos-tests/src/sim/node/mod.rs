@@ -5,7 +5,7 @@ mod gossip;
 mod membership;
 mod movement;
 mod rounds;
-mod training;
+pub mod training;
 
 pub use gossip::GossipPart;
 pub use membership::{Heard, MembershipPart};

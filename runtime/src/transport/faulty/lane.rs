@@ -32,6 +32,8 @@ struct State {
     uplink: Arc<Line>,
     /// Datagrams whose loss was decided.
     datagrams: AtomicU64,
+    /// Delays that were drawn.
+    delays: AtomicU64,
     held: AtomicUsize,
     /// Grows when held frames are to be thrown away.
     generation: Watched<u64>,
@@ -52,6 +54,7 @@ impl Lane {
             line: Line::new(None),
             uplink,
             datagrams: AtomicU64::new(0),
+            delays: AtomicU64::new(0),
             held: AtomicUsize::new(0),
             generation: Watched::new(0),
         });
@@ -81,7 +84,7 @@ impl Lane {
 
     /// Holds a frame back as long as the fault demands.
     pub(super) fn queue(&self, frame: Bytes) -> Result<(), SendError> {
-        let due = self.state.enter(frame.len()) + self.fault().delay;
+        let due = self.state.enter(frame.len()) + self.state.later();
         let held = Held { frame, due, generation: self.state.generation.get() };
         self.state.held.fetch_add(1, Ordering::AcqRel);
         self.queue.try_send(held).map_err(|_| {
@@ -92,14 +95,14 @@ impl Lane {
 
     /// When a datagram arrives; `None` if it is lost.
     pub(super) fn datagram_due(&self, bytes: usize) -> Option<Instant> {
-        let Fault { cut, delay, lost_per_thousand, .. } = self.fault();
+        let Fault { cut, lost_per_thousand, .. } = self.fault();
         let drawn = self.state.datagrams.fetch_add(1, Ordering::Relaxed);
         let random = xxhash_rust::xxh3::xxh3_64_with_seed(&drawn.to_le_bytes(), self.state.to.0);
         if cut || random % 1000 < u64::from(lost_per_thousand) {
             return None;
         }
         let overflows = self.state.line.overflows() || self.state.uplink.overflows();
-        (!overflows).then(|| self.state.enter(bytes) + delay)
+        (!overflows).then(|| self.state.enter(bytes) + self.state.later())
     }
 
     /// How long the next byte waits in the queues.
@@ -145,7 +148,7 @@ impl Lane {
 
     /// Waits until the first bytes of a stream may go: the queues, and the delay.
     pub(super) async fn wait(&self, bytes: usize) {
-        sleep(self.fault().delay).await;
+        sleep(self.state.later()).await;
         self.arrive(self.state.enter(bytes)).await;
     }
 }
@@ -153,6 +156,17 @@ impl Lane {
 impl State {
     async fn passable(&self) {
         self.fault.wait_for(|fault| !fault.cut).await;
+    }
+
+    /// How much later the next thing arrives.
+    fn later(&self) -> Duration {
+        let Fault { delay, jitter, .. } = self.fault.get();
+        let most = u64::try_from(jitter.as_micros()).unwrap_or(u64::MAX);
+        if most == 0 {
+            return delay;
+        }
+        let drawn = self.delays.fetch_add(1, Ordering::Relaxed);
+        delay + Duration::from_micros(xxhash_rust::xxh3::xxh3_64_with_seed(&drawn.to_le_bytes(), !self.to.0) % most)
     }
 
     fn enter(&self, bytes: usize) -> Instant {

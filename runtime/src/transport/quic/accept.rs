@@ -83,6 +83,7 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
         tokio::spawn(bulk::receive(connection, session, accepted));
     } else {
         incoming::start(connection, session, accepted);
+        node.dialing.heard(introduced.peer.address);
     }
     // Tells the dialer that it was admitted; if this fails, the connection ends, and its session hears of that.
     let _ = answer.finish();

@@ -12,6 +12,7 @@ use slowmo_actors::ports::transport::{DialError, TransportEvent};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 /// Pause after the first failed attempt; doubles up to [`BACKOFF_MAX`].
@@ -46,9 +47,10 @@ pub(super) fn spawn(node: Arc<Node>, address: SocketAddr, give_up_after: Duratio
 async fn dial(node: &Arc<Node>, address: SocketAddr, give_up_after: Duration) -> Result<(), HandshakeError> {
     let give_up = Instant::now() + give_up_after;
     let (mut backoff, mut patience) = (BACKOFF_MIN, ANSWER_WAIT_MIN);
+    let heard = node.dialing.hearing(address);
     loop {
         let remaining = give_up.saturating_duration_since(Instant::now());
-        let error = match attempt(node, address, patience.min(remaining)).await {
+        let error = match attempt(node, address, patience.min(remaining), &heard).await {
             Err(HandshakeError::Failed(error)) => error,
             other => return other,
         };
@@ -56,7 +58,7 @@ async fn dial(node: &Arc<Node>, address: SocketAddr, give_up_after: Duration) ->
             return Err(error.into());
         }
         tracing::debug!(%address, %error, "dialing again");
-        sleep(backoff).await;
+        tokio::select! { () = sleep(backoff) => {}, () = heard.notified() => {} }
         // A predecessor that is gone is found out soon.
         let longest = if matches!(error, DialError::DuplicateId(_)) { DUPLICATE_BACKOFF_MAX } else { BACKOFF_MAX };
         backoff = (backoff * 2).min(longest);
@@ -64,9 +66,13 @@ async fn dial(node: &Arc<Node>, address: SocketAddr, give_up_after: Duration) ->
     }
 }
 
-/// Waits for an answer as long as the caller has patience, and then for the rest.
-async fn attempt(node: &Arc<Node>, address: SocketAddr, patience: Duration) -> Result<(), HandshakeError> {
-    let control = timeout(patience, handshake(node, &node.clients.control, address)).await.unwrap_or(Err(DialError::NoAnswer.into()))?;
+/// Waits for an answer as long as the caller has patience, and then for the rest. Not for an answer to what was sent before the peer
+/// was `heard`: it may have been sent to nobody, and is repeated only after a second or more.
+async fn attempt(node: &Arc<Node>, address: SocketAddr, patience: Duration, heard: &Notify) -> Result<(), HandshakeError> {
+    let control = tokio::select! {
+        answered = timeout(patience, handshake(node, &node.clients.control, address)) => answered.unwrap_or(Err(DialError::NoAnswer.into()))?,
+        () = heard.notified() => return Err(DialError::NoAnswer.into()),
+    };
     let rest = timeout(REST_MAX, connect_both(node, address, control)).await;
     rest.unwrap_or_else(|_| Err(DialError::Other("it answered, and was then silent".into()).into()))
 }

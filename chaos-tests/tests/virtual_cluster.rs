@@ -1,0 +1,16 @@
+//! A few seeds of real nodes in simulated time: no rule is broken, and a seed is the same run every time.
+#![allow(clippy::unwrap_used)]
+
+use slowmo_chaos::virtual_cluster::search::search;
+
+/// Seeds of several kinds: gossip, averages and gradient means, calm and stormy.
+const SEEDS: std::ops::Range<u64> = 0..4;
+
+#[test]
+fn no_seed_breaks_a_rule_and_each_is_the_same_run_twice() {
+    let found = search(SEEDS, &(2..=5), true, |_| {}).unwrap();
+    assert!(found.failures.is_empty(), "{:?}", found.failures);
+    assert!(found.unequal.is_empty(), "{:?}", found.unequal);
+    assert!(found.rounds > 100, "{found:?}");
+    assert_eq!(found.rules["progress"], (found.runs, 0), "every run has time to recover");
+}
