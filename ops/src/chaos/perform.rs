@@ -12,7 +12,7 @@ use slowmo_chaos::processes::relay::{Layer, Relay, Traffic};
 use slowmo_chaos::processes::schedule::{Schedule, Step, Way, What, plan, span};
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::trace::{Event, Fault, Link};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -294,8 +294,12 @@ impl Run<'_> {
     }
 
     fn did(&mut self, faults: Vec<Fault>) -> Result<(), ChaosError> {
-        let words: BTreeMap<&str, String> = faults.iter().map(|fault| (fault.name(), words(fault))).collect();
-        (self.tell)(Progress::Did(words.into_values().collect::<Vec<_>>().join(", ")));
+        // Of both directions of a link one is enough.
+        let (mut told, mut names) = (Vec::new(), BTreeSet::new());
+        for fault in faults.iter().filter(|fault| names.insert(fault.name())) {
+            told.push(words(fault));
+        }
+        (self.tell)(Progress::Did(told.join(", ")));
         Ok(self.journal.write_together(faults.into_iter().map(|fault| Event::Faulted { fault }))?)
     }
 }

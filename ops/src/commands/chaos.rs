@@ -1,6 +1,6 @@
 //! `slowmo chaos`: a training binary under a schedule of faults, and a report of what became of it.
 
-use crate::console::{Console, Told, table};
+use crate::console::{Console, Told};
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use slowmo_chaos::processes::report::{Header, Report};
@@ -126,16 +126,19 @@ fn list(console: Console) -> anyhow::Result<()> {
         let (_, scenario) = Scenario::find(shipped.name)?;
         rows.push((shipped.name, scenario));
     }
-    let lines = rows.iter().map(|(name, scenario)| {
-        [(*name).to_owned(), scenario.nodes.to_string(), format!("{:.0} s", scenario.duration_s), scenario.summary.clone()]
-    });
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let line = |(name, scenario): &(&str, Scenario)| {
+        let Scenario { nodes, duration_s, summary, .. } = scenario;
+        format!("{name:width$}  {nodes:2} nodes  {duration_s:3.0} s  {summary}")
+    };
+    let lines: Vec<String> = rows.iter().map(line).collect();
     let object: Vec<_> = rows
         .iter()
         .map(|(name, scenario)| {
             serde_json::json!({ "name": name, "summary": scenario.summary, "nodes": scenario.nodes, "duration_s": scenario.duration_s })
         })
         .collect();
-    console.result(table(["scenario", "nodes", "faults for", "shows"], lines), &object)
+    console.result(lines.join("\n"), &object)
 }
 
 /// A number of seconds, minutes or hours.

@@ -2,8 +2,7 @@
 //!
 //! What a process needs depends on how many members there are, so like is compared with like: for each number of live nodes, the median
 //! of the samples in the first third of the measured time and the median of those in the last third. A node's growth is the mean of
-//! these growths, weighted by how many samples stand behind each. In runs so short that no number of live nodes was seen often enough
-//! in both thirds, it is the growth of the median of all samples.
+//! these growths, weighted by how many samples stand behind each.
 
 use super::Observed;
 use super::quantiles::median;
@@ -73,12 +72,6 @@ fn survivor(node: u64, first: &BTreeMap<usize, Vec<f64>>, last: &BTreeMap<usize,
             weight += samples;
         }
     }
-    let all = |of: &BTreeMap<usize, Vec<f64>>| (of.values().flatten().count(), median(of.values().flatten().copied()));
-    let ((early, first), (late, last)) = (all(first), all(last));
-    let (growth, samples) = match weight {
-        0 if early.min(late) >= SAMPLES_MIN && first > 0.0 => (last / first - 1.0, early.min(late)),
-        0 => return None,
-        weight => (sum / weight as f64, weight),
-    };
-    Some(Survivor { node, first, last, growth, samples })
+    let all = |of: &BTreeMap<usize, Vec<f64>>| median(of.values().flatten().copied());
+    (weight > 0).then(|| Survivor { node, first: all(first), last: all(last), growth: sum / weight as f64, samples: weight })
 }
