@@ -22,13 +22,13 @@ pub enum Bug {
     LeftOutUntold,
     /// A promise that was lost is not told again.
     PromiseUntold,
-    /// Gossip of another view, or of another history, is mixed.
+    /// Frames of an earlier round and its view are taken for those of this one.
     StaleEpoch,
     /// A message stays with what is to be mixed after it was.
     MixedTwice,
     /// What was sent to a node that died is not taken back.
     EscrowNotReclaimed,
-    /// Messages without an answer are kept, however many there are.
+    /// Messages that their receivers have are kept all the same, however many there are.
     UnboundedEscrow,
     /// A node that changes over to another founding does not ask for what it refused before.
     RefoundingUnasked,

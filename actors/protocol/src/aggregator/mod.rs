@@ -229,12 +229,8 @@ impl Aggregator {
         }
         match (self.phase, self.request) {
             (Phase::Round, _) if asked => self.whole_step_or_release(out),
-            (Phase::Round | Phase::Gossip | Phase::Settling, Some(request)) => {
-                if !self.catch_up(request, out) {
-                    // Their contribution went into no round, and was not asked for again.
-                    self.fall_behind(out);
-                }
-            }
+            // A contribution that went into no round, and was not asked for again, leaves them behind as well.
+            (Phase::Round | Phase::Gossip | Phase::Settling, Some(request)) if !self.catch_up(request, out) => self.fall_behind(out),
             // Nobody waits yet, or a step that is being taken is let finish.
             _ => {}
         }

@@ -71,9 +71,7 @@ impl Inbox {
 
     /// What was offered and is of no view that may still come, now that this one is here; forgets it.
     pub fn take_strays(&mut self, is_of_view: impl Fn(NodeId, Lineage, Epoch) -> bool, epoch: Epoch) -> Vec<(Key, Parked)> {
-        let fits = |(key, offer): &(&Key, &Parked)| {
-            planted::has(Bug::StaleEpoch) || offer.epoch > epoch || is_of_view(key.2, offer.lineage, offer.epoch)
-        };
+        let fits = |(key, offer): &(&Key, &Parked)| offer.epoch > epoch || is_of_view(key.2, offer.lineage, offer.epoch);
         let strays: Vec<_> = self.parked.iter().filter(|offered| !fits(offered)).map(|(key, offer)| (*key, *offer)).collect();
         strays.iter().for_each(|(key, _)| _ = self.parked.remove(key));
         strays
@@ -89,8 +87,7 @@ impl Inbox {
         let room = self.reading.len() + self.held.len() < self.reads_max;
         let mut of_round = self.parked.range((round, Step(0), NodeId(0))..(round.next(), Step(0), NodeId(0)));
         let wanted = |(_, step, from): &Key| room || self.awaited.contains(&(*step, *from));
-        let fits = |offer: &Parked| (offer.lineage, offer.epoch) == view || planted::has(Bug::StaleEpoch);
-        let next = of_round.find(|(key, offer)| fits(offer) && wanted(key));
+        let next = of_round.find(|(key, offer)| (offer.lineage, offer.epoch) == view && wanted(key));
         let (key, weight) = next.map(|(key, offer)| (*key, offer.weight))?;
         self.parked.remove(&key);
         self.reading.insert(key, weight);

@@ -48,7 +48,7 @@ impl GossipPeer {
     /// that this node has not heard of yet. A peer may be several rounds ahead of this machine, which hears of rounds only when it
     /// gossips.
     fn admits(&self, header: &Header) -> bool {
-        header.round >= self.round && (self.is_of_view(header) || header.epoch > self.epoch || planted::has(Bug::StaleEpoch))
+        header.round >= self.round && (self.is_of_view(header) || header.epoch > self.epoch)
     }
 
     /// Refuses what was offered early, for a view that this one is not.
@@ -120,7 +120,9 @@ impl GossipPeer {
                 }
             }
             Message::GossipMixed { step } if self.is_of_view(header) && self.escrow.release((from, *step)) => {
-                out.push(Effect::Forget((from, *step)));
+                if !planted::has(Bug::UnboundedEscrow) {
+                    out.push(Effect::Forget((from, *step)));
+                }
             }
             Message::GossipRefused { step, reached } if self.is_of_view(header) => {
                 self.escrow.told((from, *step));

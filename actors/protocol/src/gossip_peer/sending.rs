@@ -4,7 +4,6 @@ use super::escrow::ASK_INTERVAL;
 use super::{Effect, GossipPeer, Plan, Sent};
 use crate::ident::{NodeId, Step};
 use crate::machine::Outbox;
-use crate::planted::{self, Bug};
 use crate::push_sum::{WEIGHT_MIN, split};
 use crate::time::Instant;
 use crate::wire::Message;
@@ -32,11 +31,7 @@ impl GossipPeer {
     /// The peers of the graph, or for those that cannot take a message now the next members that can; ascending.
     fn receivers(&self, step: Step, nominal: &[NodeId]) -> Vec<NodeId> {
         // A node with little weight gives nothing away: inner steps are taken on `x`, and weigh ever more in `x / w`.
-        let beyond = match self.is_synchronous() {
-            _ if planted::has(Bug::UnboundedEscrow) => usize::MAX / 2,
-            true => SYNCHRONOUS_MODELS,
-            false => MODELS_BEYOND_STALENESS,
-        };
+        let beyond = if self.is_synchronous() { SYNCHRONOUS_MODELS } else { MODELS_BEYOND_STALENESS };
         if self.weight < WEIGHT_MIN || self.escrow.steps() >= self.gossip.staleness as usize + beyond {
             return Vec::new();
         }
@@ -55,9 +50,7 @@ impl GossipPeer {
         let suspected = !self.is_synchronous() && self.suspects.contains(&peer);
         let lives = !self.lost.contains(&peer) && !suspected;
         // An answer takes as long as a message may.
-        lives
-            && !self.late.contains_key(&peer)
-            && (planted::has(Bug::UnboundedEscrow) || self.escrow.is_in_time(peer, step, 2 * u64::from(self.gossip.staleness)))
+        lives && !self.late.contains_key(&peer) && self.escrow.is_in_time(peer, step, 2 * u64::from(self.gossip.staleness))
     }
 
     /// The other members, from the one that follows `peer` on, in ascending order and around.

@@ -14,14 +14,17 @@ use slowmo_protocol::view::Member;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Values, a joiner's buffers, the members before.
+type Brought = (Values, Option<Values>, Arc<[Member]>);
+
 /// The machine and what it must not see.
 pub struct AggregatorPart {
     machine: Aggregator,
     gossips: bool,
     asked: Option<Arrival>,
     frozen: Option<Values>,
-    /// What decided rounds brought, until the thread takes it: values, a joiner's buffers, the members before.
-    untaken: BTreeMap<Round, (Values, Option<Values>, Arc<[Member]>)>,
+    /// What decided rounds brought, until the thread takes it.
+    untaken: BTreeMap<Round, Brought>,
     gossiped: Option<(Values, Option<f64>)>,
     leaving: bool,
 }
