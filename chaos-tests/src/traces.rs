@@ -2,7 +2,7 @@
 
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{Event, Line};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 /// Longest line of a trace that is read, in bytes.
@@ -51,7 +51,9 @@ pub fn read_file(path: &Path) -> Result<Found, TraceError> {
     let (mut found, mut bytes, mut number) = (Found::default(), Vec::new(), 0);
     loop {
         bytes.clear();
-        if reader.read_until(b'\n', &mut bytes).map_err(unreadable)? == 0 {
+        // One byte more than may be, so that more is noticed and never held.
+        let mut bounded = reader.by_ref().take(LINE_BYTES_MAX as u64 + 1);
+        if bounded.read_until(b'\n', &mut bytes).map_err(unreadable)? == 0 {
             return Ok(found);
         }
         number += 1;
@@ -59,7 +61,8 @@ pub fn read_file(path: &Path) -> Result<Found, TraceError> {
         if bytes.len() > LINE_BYTES_MAX {
             return Err(malformed(format!("longer than {LINE_BYTES_MAX} bytes")));
         }
-        match serde_json::from_slice::<Line>(&bytes) {
+        // The end of a line in the middle of a string is its end, too.
+        match serde_json::from_slice::<Line>(bytes.trim_ascii_end()) {
             Ok(line) => found.lines.push(line),
             Err(_) if bytes.iter().all(u8::is_ascii_whitespace) => {}
             // Cut short: everything up to here could have been the beginning of an event.

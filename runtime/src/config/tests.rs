@@ -102,7 +102,7 @@ fn the_later_source_wins() {
 fn unknown_keys_name_their_source_and_the_nearest_key() {
     let cases = [
         (refusal(Some("\n\nbase = \"sgp\"\ntua = 3\n"), &[], &[]), "unknown key tua (from slowmo.toml line 4): did you mean tau?"),
-        (refusal(Some("[algorithm]\ntau = 3\n"), &[], &[]), "unknown key algorithm (from slowmo.toml line 1): did you mean alpha?"),
+        (refusal(Some("[alpah]\ntau = 3\n"), &[], &[]), "unknown key alpah (from slowmo.toml line 1): did you mean alpha?"),
         (refusal(None, &[("SLOWMO_FREQENCY", "3")], &[]), "unknown key freqency (from variable SLOWMO_FREQENCY): did you mean frequency?"),
         (refusal(None, &[], &["--slowmo-minnodes=3"]), "unknown key minnodes (from flag --slowmo-minnodes): did you mean min_nodes?"),
     ];
