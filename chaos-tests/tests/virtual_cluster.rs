@@ -2,9 +2,20 @@
 #![allow(clippy::unwrap_used)]
 
 use slowmo_chaos::virtual_cluster::search::search;
+use slowmo_protocol::planted::{Bug, plant};
 
 /// Seeds of several kinds: gossip, averages and gradient means, calm and stormy.
-const SEEDS: std::ops::Range<u64> = 0..4;
+const SEEDS: std::ops::Range<u64> = 8..12;
+
+/// Everything of a run happens on this test's thread, and so does what is planted there.
+#[test]
+fn a_planted_bug_is_found() {
+    plant(Some(Bug::SamplerRepeats));
+    let found = search(SEEDS, &(2..=5), false, |_| {});
+    plant(None);
+    let failures = found.unwrap().failures;
+    assert!(failures.iter().any(|(_, violation)| violation.invariant == "samples_once"), "{failures:?}");
+}
 
 #[test]
 fn no_seed_breaks_a_rule_and_each_is_the_same_run_twice() {

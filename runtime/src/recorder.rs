@@ -176,10 +176,10 @@ impl Writer {
             bytes.push(b'\n');
             self.file.write_all(&bytes)
         });
-        if let Err(error) = &written {
-            if self.usage.lost.fetch_add(1, Ordering::Relaxed) == 0 {
-                tracing::error!(%error, "the trace cannot be written: training goes on, and what is missing is counted");
-            }
+        if let Err(error) = &written
+            && self.usage.lost.fetch_add(1, Ordering::Relaxed) == 0
+        {
+            tracing::error!(%error, "the trace cannot be written: training goes on, and what is missing is counted");
         }
         self.torn = written.is_err();
     }

@@ -27,6 +27,14 @@ impl GossipPeerState {
         self.feed(In::Offered { header, step, weight });
     }
 
+    /// Writes down, as a round is decided, how full it has been.
+    pub(super) fn record_gauges(&mut self) {
+        let fullest = std::mem::replace(&mut self.fullest, self.streams.len());
+        if self.context.recorder.is_on() && self.machine.is_some() {
+            self.context.gauge("parked gossip streams", fullest, PARKED_MAX);
+        }
+    }
+
     pub(super) fn receive(&mut self, key: Key) {
         let Some(arrived) = self.streams.remove(&key) else { return };
         let Bulk::Gossip { scale, .. } = arrived.content else { return };

@@ -32,7 +32,7 @@ use arithmetic::{Job, Jobs, Part};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use shipments::Shipments;
 use slowmo_protocol::algorithm::{Base, Gossip, WireType};
-use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, PARKED_MAX, Plan, Purpose, Waits};
+use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, Plan, Purpose, Waits};
 use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::schedule::{gossips_before, next_boundary};
@@ -375,14 +375,6 @@ impl GossipPeerState {
         let what = format!("{node} is more than {} steps late: gossip goes on without it", self.staleness());
         tracing::info!("{what}");
         self.context.status.event(what);
-    }
-
-    /// Writes down, as a round is decided, how full it has been.
-    fn record_gauges(&mut self) {
-        let fullest = std::mem::replace(&mut self.fullest, self.streams.len());
-        if self.context.recorder.is_on() && self.machine.is_some() {
-            self.context.gauge("parked gossip streams", fullest, PARKED_MAX);
-        }
     }
 
     /// What `status` shows of gossip.

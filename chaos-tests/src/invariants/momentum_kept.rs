@@ -8,14 +8,21 @@ use slowmo_protocol::trace::{Event, Line, Place};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where momentum restarts, more than `R` members had trouble since the proposal of the round before; and once all members have
-/// applied an outcome, each shard has all of its `R + 1` holders.
+/// applied an outcome, each shard has all of its `R + 1` holders, and they hold the same.
 #[derive(Default)]
 pub struct MomentumKept {
     /// Of the last rounds: who has applied them, and how many of those hold each shard.
-    holders: BTreeMap<Place, (BTreeSet<NodeId>, BTreeMap<ShardId, usize>)>,
+    holders: BTreeMap<Place, (BTreeSet<NodeId>, BTreeMap<ShardId, Copies>)>,
     /// Every shard that anybody held.
     shards: BTreeSet<ShardId>,
     checked: u64,
+}
+
+/// Who hold a shard: how many, and what the first of them has.
+struct Copies {
+    count: usize,
+    digest: u64,
+    first: NodeId,
 }
 
 /// Rounds that members are waited for.
@@ -62,7 +69,14 @@ impl MomentumKept {
         }
         let (applied, counts) = self.holders.entry(decided.place).or_default();
         applied.insert(start.node);
-        holds.iter().for_each(|held| *counts.entry(held.shard).or_default() += 1);
+        for held in holds.iter().filter(|held| !decided.absent.contains(&held.shard)) {
+            let copies = counts.entry(held.shard).or_insert(Copies { count: 0, digest: held.digest, first: start.node });
+            copies.count += 1;
+            if copies.digest != held.digest {
+                let (round, shard) = (decided.place.round, held.shard);
+                return Err(format!("{} and {} hold another state of {shard} after {round}", start.node, copies.first));
+            }
+        }
         if !decided.next.iter().all(|member| applied.contains(&member.node)) {
             return Ok(());
         }
@@ -70,7 +84,7 @@ impl MomentumKept {
         self.shards.extend(counts.keys());
         // A real run does not say how many parameters it has: then the shards are those that anybody ever held.
         let shards = Layout::new(usize::try_from(setup.parameters).unwrap_or(usize::MAX)).shards().chain(self.shards.iter().copied());
-        let found = |shard: &ShardId| counts.get(shard).copied().unwrap_or(0);
+        let found = |shard: &ShardId| counts.get(shard).map_or(0, |copies| copies.count);
         let mut shards = shards.filter(|shard| !decided.absent.contains(shard));
         let short = shards.find(|shard| found(shard) < wanted);
         let result = short.map(|shard| format!("after round {round} {shard} has {} holders instead of {wanted}", found(&shard)));

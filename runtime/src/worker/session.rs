@@ -2,6 +2,7 @@
 //! the async handle wait in their own ways between the two halves.
 
 mod buffers;
+mod recording;
 
 use super::report::{Buffers, StepReport, Synchronized};
 use crate::error::{GradientError, StepError, SynchronizeError};
@@ -12,7 +13,7 @@ use buffers::Sizes;
 use slowmo_actors::ExchangeError;
 use slowmo_actors::buffers::{Assembled, Buffer, Frozen};
 use slowmo_actors::ports::device::{Device, FreezeError, Mixed, TensorError, Tensors};
-use slowmo_actors::worker::{Basis, ExchangeRequest, Exchanged, WorkerMessage};
+use slowmo_actors::worker::{ExchangeRequest, Exchanged, WorkerMessage};
 use slowmo_protocol::aggregator::{Request, Task};
 use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::coordinator::RoundKind;
@@ -193,11 +194,6 @@ impl Session {
         exchanged.members.binary_search_by_key(&self.node.id(), |member| member.id).unwrap_or(0)
     }
 
-    /// Takes note of the loss of the current inner step.
-    pub fn report_loss(&self, loss: f64) {
-        self.node.report_loss(self.step, loss);
-    }
-
     /// Lets `sampler` follow this worker.
     pub fn attach(&mut self, sampler: &ElasticSampler) {
         let follower = sampler.follower();
@@ -287,15 +283,6 @@ impl Session {
         let exchange = ExchangeRequest { request, model, frozen, donation, samples, basis, reply };
         self.node.tell_worker(self.index, WorkerMessage::Exchange(exchange));
         answer
-    }
-
-    /// What this worker's part of a contribution is made from, where that is recorded.
-    fn basis(&self) -> Basis {
-        if !self.node.is_recorded() {
-            return Basis::default();
-        }
-        let samples = self.sampler.as_ref().map(Follower::handed_out).unwrap_or_default();
-        Basis { after: self.after, samples }
     }
 
     /// Values that travel: parameters; with exact averages the model's buffers; with averaged slow steps the optimizer's too.

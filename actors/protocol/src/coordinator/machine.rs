@@ -62,6 +62,8 @@ pub struct Coordinator {
     /// The decision with which this node left.
     left_with: Option<Decided>,
     current: Option<Current>,
+    /// What this node was as a member, where it is left out of the round under way and admitted again.
+    set_aside: Option<Box<(History, Current)>>,
     maps: Maps,
     /// Values of the rounds that take the slow step: how anchor and momentum are cut.
     state_elements: Option<u64>,
@@ -100,7 +102,10 @@ impl Machine for Coordinator {
             In::BuffersHeld(attempt, from) => self.hold(attempt, |open| open.take_buffers(from)),
             In::TermsDiffer(attempt, other, terms) => self.terms_differ(attempt, other, terms, out),
             In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, now),
-            In::Lost(node, incarnation) => _ = self.dead.insert((node, incarnation)),
+            In::Lost(node, incarnation) => {
+                self.dead.insert((node, incarnation));
+                self.resume((node, incarnation), now, out);
+            }
             In::Back(node) => self.back(node),
             In::PeerUp(node) => self.peer_up(node, out),
             In::Joiners { epoch, members } => self.candidates(epoch, members),
@@ -133,6 +138,7 @@ impl Coordinator {
             history: None,
             left_with: None,
             current: None,
+            set_aside: None,
             maps: Maps::default(),
             state_elements: None,
             buffers: 0,
@@ -290,7 +296,7 @@ impl Coordinator {
     fn leave_history(&mut self, out: &mut Outbox<Effect>) {
         self.discard(out);
         self.refounds |= self.history.as_ref().is_some_and(|history| history.round == Round::FOUNDING && !history.joining);
-        (self.history, self.current) = (None, None);
+        (self.history, self.current, self.set_aside) = (None, None, None);
         self.early = Early::default();
         self.joiners.clear();
         self.leaving.clear();

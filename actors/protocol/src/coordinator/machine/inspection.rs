@@ -4,12 +4,19 @@ use super::Coordinator;
 use crate::coordinator::outcome::{Outcome, Proposal};
 use crate::ident::{Ballot, NodeId};
 use crate::shards::Layout;
+use crate::view::View;
 
 impl Coordinator {
     /// What was decided last; `None` outside and before the founding.
     #[must_use]
     pub fn last_outcome(&self) -> Option<&Outcome> {
         self.history.as_ref().and_then(|history| history.last.as_ref()).map(|decided| &decided.outcome)
+    }
+
+    /// The view that decides the round under way, also where this node only receives what it makes.
+    #[must_use]
+    pub fn acceptors(&self) -> Option<&View> {
+        self.history.as_ref().map(|history| &history.view)
     }
 
     /// How anchor and momentum are cut, once that is known.

@@ -5,8 +5,10 @@ use super::history::History;
 use super::voting::is_member;
 use super::{Coordinator, Current};
 use crate::ballot::Proposer;
+use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::Proposal;
 use crate::ident::{Incarnation, NodeId, Round};
+use crate::machine::Outbox;
 use crate::time::{Instant, Span};
 use crate::view::{MEMBERS_MAX, Member, View};
 use crate::wire::Header;
@@ -49,12 +51,42 @@ impl Coordinator {
         if current.acceptor.prepare(header.ballot).is_err() {
             return;
         }
-        if proposal.inherited {
-            // What an earlier attempt brought is what this one is bound to.
-            current.open = self.current.take().and_then(|earlier| earlier.open);
+        if let (Some(before), Some(mut earlier)) = (self.history.take(), self.current.take()) {
+            if proposal.inherited {
+                // What an earlier attempt brought is what this one is bound to.
+                current.open = earlier.open.take();
+            }
+            if !before.joining {
+                self.set_aside = Some(Box::new((before, earlier)));
+            }
         }
         current.proposal = Some(proposal);
         (self.history, self.current) = (Some(history), Some(current));
+    }
+
+    /// A member is left out of a round and admitted again by one that took it for gone. If that one dies, the others know of nothing
+    /// but a member that lives, and may wait for it to lead: it is a member as before, with every vote that it gave.
+    pub(super) fn resume(&mut self, (node, incarnation): (NodeId, Incarnation), now: Instant, out: &mut Outbox<Effect>) {
+        let (Some(history), Some(current)) = (&self.history, &self.current) else { return };
+        let ballot = current.ballot();
+        let of_it = ballot.node == node && history.view.member(node).is_some_and(|member| member.incarnation == incarnation);
+        let Some(before) = self.set_aside.take_if(|_| history.joining && of_it) else { return };
+        let (history, mut earlier) = *before;
+        let Some(Current { open, proposal, .. }) = self.current.take() else { return };
+        if proposal.is_some_and(|proposal| proposal.inherited) {
+            earlier.open = open;
+        } else {
+            // A proposal of its leader's own choice proves that nothing was chosen before.
+            earlier.acceptor.release(ballot);
+            if let Some(open) = open {
+                out.push(Effect::Discard(open.plan.attempt.ballot));
+                earlier.open = None;
+            }
+        }
+        // It is no lower than what was promised before.
+        _ = earlier.acceptor.prepare(ballot);
+        (self.history, self.current) = (Some(history), Some(earlier));
+        self.follow(ballot, now);
     }
 
     fn may_be_admitted(&self, header: &Header, proposal: &Proposal, view: &View) -> bool {
@@ -66,6 +98,8 @@ impl Coordinator {
                 let repeated = current.proposal.as_ref() == Some(proposal) && known == (header.round, header.ballot);
                 // A member that the others take for gone is one no more; it has not voted for what leaves it out.
                 let left_out = !proposal.participants.contains(&identity.node) && header.lineage == history.lineage;
+                // Of a leader that is dead nothing more will come.
+                let left_out = left_out && !self.dead.contains(&(header.sender, header.incarnation));
                 // Who would have admitted it may have died, and another history, which this node asked since, be behind that one.
                 let elsewhere = history.joining && header.lineage != history.lineage;
                 elsewhere || ((history.joining || left_out) && (header.round, header.ballot) >= known && !repeated)

@@ -323,7 +323,7 @@ impl Coordinator {
         let drained = last || !outcome.view.contains(me);
         // A founding may be decided before this node's own training asked for it.
         self.note_state_elements(outcome.terms);
-        self.mine = None;
+        (self.mine, self.set_aside) = (None, None);
         let stays = |id: &NodeId| outcome.view.contains(*id);
         // Whoever was started again under the id of a member that wanted to leave wants to stay.
         let started = |id: &NodeId| outcome.view.member(*id).map(|member| member.incarnation);

@@ -250,7 +250,7 @@ impl World {
     /// A member watches the members of its view and those that want to join.
     fn look_at_lives(&mut self, id: NodeId) {
         let node = &self.nodes[&id];
-        let Some(view) = node.machine.view().filter(|_| !node.outside) else { return };
+        let Some(view) = node.machine.acceptors().filter(|_| !node.outside) else { return };
         let (mut dead, mut back) = (BTreeSet::new(), BTreeSet::new());
         for member in view.members().iter().chain(&node.candidates).filter(|member| member.id != id) {
             let life = (member.id, member.incarnation);

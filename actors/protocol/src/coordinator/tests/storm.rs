@@ -263,4 +263,6 @@ fn dense_storms_that_failed_once() {
     storm(3321801828758438107, 8, 1, 484, 0, 0);
     // A leader drained with a decision that was lost on its way to the others.
     storm(3005578729937786161, 3, 1, 15181, 72, 0);
+    // A leader was taken for dead and admitted again by another, which died then: everybody waited for the first one to lead.
+    storm(969430801804451322, 5, 0, 12702, 33, 17);
 }

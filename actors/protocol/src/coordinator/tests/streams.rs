@@ -206,6 +206,37 @@ fn what_was_lost_with_a_connection_is_asked_for_when_that_is_new_again() {
     assert!(!broken(&member.tell(In::Tick)), "a new connection costs one attempt");
 }
 
+/// Node 2 takes node 1, which leads, for dead, and dies itself when it has admitted it again.
+#[test]
+fn a_member_that_was_left_out_votes_again_when_whoever_admits_it_dies() {
+    let mut member = Leader::new(&[1, 2, 3, 4]);
+    let taken_over = Ballot { counter: 1, node: NodeId(2) };
+    let outcome = Outcome {
+        lineage: LINEAGE,
+        round: Round::FOUNDING,
+        terms: TERMS,
+        contributors: vec![NodeId(2)],
+        view: member.view.clone(),
+        absent: vec![],
+        momentum_lost: 0,
+        samples: None,
+        order: vec![],
+    };
+    let proposal = Proposal { outcome, participants: vec![NodeId(2), NodeId(3), NodeId(4)], inherited: false };
+    let admit = Message::Admit { proposal, view: member.view.clone() };
+    let admitted = member.hear(2, taken_over, admit.clone());
+    assert!(admitted.iter().any(|effect| matches!(effect, Effect::Open(_))) && member.machine.view().is_none(), "{admitted:?}");
+    let dead = identity(&member.view, 2).incarnation;
+    let resumed = member.tell(In::Lost(NodeId(2), dead));
+    assert!(says(&resumed, |message| matches!(message, Message::Prepare)), "it leads again: {resumed:?}");
+    assert!(member.machine.view().is_some() && member.ballot() > taken_over);
+    let late = member.hear(2, taken_over, admit);
+    assert!(member.machine.view().is_some(), "what a dead leader has sent admits nobody: {late:?}");
+    member.hear_promise(3, true);
+    let proposed = member.hear_promise(4, true);
+    assert!(says(&proposed, |message| matches!(message, Message::Propose(_))), "{proposed:?}");
+}
+
 #[test]
 fn a_promise_is_told_again_when_its_leader_can_be_reached() {
     let mut member = Leader::of(&[1, 2, 3], 2);

@@ -1,0 +1,20 @@
+//! What a worker says of its training, for whoever keeps it.
+
+use super::{Follower, Session};
+use slowmo_actors::worker::Basis;
+
+impl Session {
+    /// Takes note of the loss of the current inner step.
+    pub fn report_loss(&self, loss: f64) {
+        self.node.report_loss(self.step, loss);
+    }
+
+    /// What this worker's part of a contribution is made from, where that is recorded.
+    pub(super) fn basis(&self) -> Basis {
+        if !self.node.is_recorded() {
+            return Basis::default();
+        }
+        let samples = self.sampler.as_ref().map(Follower::handed_out).unwrap_or_default();
+        Basis { after: self.after, samples }
+    }
+}
