@@ -105,7 +105,7 @@ pub struct Recurring {
     /// So many seconds apart, from and to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between_s: Option<[f64; 2]>,
-    /// One of these is done each time.
+    /// One of these is done each time; another one if it finds nobody to hit.
     pub choose: Vec<Choice>,
 }
 

@@ -1,7 +1,7 @@
 //! Which fault hits whom and when: everything follows from a scenario, a seed and a duration, so it is known before anything starts.
 //!
 //! The planner keeps books on who runs and who is disturbed. Random actions leave `at_least` settled nodes untouched and never hit
-//! whoever is spared; one that finds nobody to hit is skipped and counted. What is still wrong at the end is undone then.
+//! whoever is spared; where one finds nobody to hit, another of its list is done, and if none does, that is counted. What is still wrong at the end is undone then.
 
 mod books;
 mod moments;
@@ -87,9 +87,9 @@ pub fn plan(scenario: &Scenario, seed: u64, duration: Span) -> Schedule {
         schedule: Schedule::default(),
         layers: Vec::new(),
     };
-    for Moment { at, action, scripted, .. } in moments(scenario, seed, duration) {
+    for Moment { at, actions, scripted } in moments(scenario, seed, duration) {
         planner.books.advance(at);
-        if planner.act(at, &action, scripted).is_none() {
+        if actions.iter().find_map(|action| planner.act(at, action, scripted)).is_none() {
             planner.schedule.skipped += 1;
         }
     }

@@ -12,7 +12,8 @@ const MOMENTS_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Moment {
     pub at: Instant,
-    pub action: Action,
+    /// The first of these that finds somebody to hit.
+    pub actions: Vec<Action>,
     /// The scenario's author wanted exactly this.
     pub scripted: bool,
 }
@@ -26,7 +27,7 @@ pub(super) fn moments(scenario: &Scenario, seed: u64, duration: Span) -> Vec<Mom
         for time in 0..scripted.times as u64 {
             let at = Instant(span(scripted.at_s).0.saturating_add(every.0.saturating_mul(time)));
             if at < end {
-                moments.push(Moment { at, action: scripted.action.clone(), scripted: true });
+                moments.push(Moment { at, actions: vec![scripted.action.clone()], scripted: true });
             }
         }
     }
@@ -38,9 +39,10 @@ pub(super) fn moments(scenario: &Scenario, seed: u64, duration: Span) -> Vec<Mom
             if at >= end || moments.len() >= MOMENTS_MAX {
                 break;
             }
-            if let Some(choice) = choose(&recurring.choose, &mut random) {
-                moments.push(Moment { at, action: choice.action.clone(), scripted: false });
-            }
+            let chosen = choose(&recurring.choose, &mut random);
+            let others = recurring.choose.iter().filter(|choice| choice.weight > 0 && Some(*choice) != chosen);
+            let actions = chosen.into_iter().chain(others).map(|choice| choice.action.clone()).collect();
+            moments.push(Moment { at, actions, scripted: false });
         }
     }
     moments.sort_by_key(|moment| moment.at);

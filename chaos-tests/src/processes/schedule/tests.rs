@@ -53,6 +53,19 @@ fn a_storm_has_about_125_faults_an_hour() {
     assert!(hour.skipped <= 6, "{}", hour.skipped);
 }
 
+#[test]
+fn something_is_done_each_time_if_anything_can_be_done() {
+    for seed in 0..20 {
+        for (name, least) in [("spot_market", 10), ("soak", 500)] {
+            let schedule = whole(&shipped(name), seed);
+            let kills = schedule.steps.iter().filter(|step| matches!(step.what, What::Fault(Fault::Kill { .. }))).count();
+            let starts = schedule.steps.len() - kills;
+            assert!(schedule.skipped == 0 && kills + starts >= least, "{name}, seed {seed}: {kills} {starts} {}", schedule.skipped);
+            assert!(kills * 4 > starts && starts * 4 > kills, "{name}, seed {seed}: {kills} kills, {starts} starts");
+        }
+    }
+}
+
 proptest! {
     /// Of every shipped scenario and seed: the same schedule again, nobody is killed twice in a row, all is undone by the end, and
     /// random faults leave as many nodes running as the scenario wants.
