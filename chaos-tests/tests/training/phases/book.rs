@@ -39,7 +39,8 @@ impl Book {
     /// Takes in an outcome that somebody decided or applied.
     pub fn decide(&mut self, who: u64, outcome: &Outcome) {
         let known = self.outcomes.entry(outcome.round.0).or_insert_with(|| outcome.clone());
-        if known != outcome {
+        // Fewer than a quorum may go on with it under another lineage.
+        if !known.has_the_data_of(outcome) {
             self.torn.get_or_insert_with(|| format!("two outcomes of one round: {known:?}, and at node {who} {outcome:?}"));
         }
     }
