@@ -120,9 +120,8 @@ impl GossipPeer {
                 }
             }
             Message::GossipMixed { step } if self.is_of_view(header) && self.escrow.release((from, *step)) => {
-                if !planted::has(Bug::UnboundedEscrow) {
-                    out.push(Effect::Forget((from, *step)));
-                }
+                let forgets = !planted::has(Bug::UnboundedEscrow);
+                out.push_all(forgets.then_some(Effect::Forget((from, *step))));
             }
             Message::GossipRefused { step, reached } if self.is_of_view(header) => {
                 self.escrow.told((from, *step));
