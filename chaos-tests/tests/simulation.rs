@@ -26,11 +26,11 @@ fn no_seed_breaks_an_invariant() {
     assert!(found.rounds > 50 * seeds, "rounds go on: {}", found.rounds);
 }
 
-/// Seeds that no build before this one has tried: `SLOWMO_FRESH_SEEDS` names them, in CI the commit.
+/// Seeds that no build before this one has tried: `FRESH_SEEDS` names them, in CI the commit.
 #[test]
 fn fresh_seeds() {
-    let Ok(name) = std::env::var("SLOWMO_FRESH_SEEDS") else {
-        return println!("skipped: SLOWMO_FRESH_SEEDS names no fresh seeds");
+    let Ok(name) = std::env::var("FRESH_SEEDS") else {
+        return println!("skipped: FRESH_SEEDS names no fresh seeds");
     };
     // Replaying is easier with short numbers.
     let first = slowmo_protocol::trace::digest(name.as_bytes()) >> 24;
