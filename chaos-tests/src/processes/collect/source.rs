@@ -55,7 +55,8 @@ impl Source {
             }
             self.offset += length;
             self.lines += 1;
-            match serde_json::from_slice::<Line>(&bytes) {
+            // The end of a line in the middle of a string is its end, too.
+            match serde_json::from_slice::<Line>(bytes.trim_ascii_end()) {
                 Ok(mut line) => {
                     // Several threads of a process write: what they wrote later was not earlier.
                     line.at = line.at.max(self.last);

@@ -1,3 +1,4 @@
+//! Traces that are merged: files that are torn, that end twice, that are none. Writes temporary folders.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -77,4 +78,12 @@ fn a_journal_is_read_back_as_it_was_written() {
     journal.write(Event::Over).unwrap();
     let events: Vec<Event> = merged(folder.path()).unwrap().into_iter().map(|(_, event)| event).collect();
     assert_eq!(events, [Event::Quiet, Event::Over]);
+}
+
+#[test]
+fn a_line_that_a_full_disk_cut_in_the_middle_of_a_word_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let torn = text(&[(1, Event::Quiet)]) + "{\"at\":2,\"ev\n" + &text(&[(3, Event::Over)]);
+    std::fs::write(folder.path().join("1-5.jsonl"), torn).unwrap();
+    assert_eq!(merged(folder.path()).unwrap(), [(0, Event::Quiet), (2, Event::Over)]);
 }

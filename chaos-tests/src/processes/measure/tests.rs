@@ -1,3 +1,4 @@
+//! Measures of small traces made by hand. Pure.
 #![allow(clippy::unwrap_used)]
 
 use super::*;

@@ -1,3 +1,4 @@
+//! What links do to packets between sockets on loopback.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -88,7 +89,7 @@ fn a_delayed_datagram_arrives_not_before_its_time() {
 
 /// `cargo test --release -p slowmo-chaos --lib relay -- --ignored --nocapture`
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "a measurement of six seconds, for a quiet machine: it judges nothing"]
 fn how_much_passes() {
     for (bytes, link) in [(1200, Link::default()), (6400, Link::default()), (6400, Link { delay_us: 1_000, ..Link::default() })] {
         let pair = Pair::new(link);

@@ -1,3 +1,4 @@
+//! Scenarios that are read, refused by name, and shipped. Pure.
 #![allow(clippy::unwrap_used)]
 
 use super::*;

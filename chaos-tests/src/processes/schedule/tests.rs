@@ -1,3 +1,4 @@
+//! Schedules follow from scenario and seed, and keep the bounds. Pure.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
