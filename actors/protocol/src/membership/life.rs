@@ -272,6 +272,8 @@ impl Membership {
             out.push(Effect::Search(false));
             self.watch(out);
             self.say_where_it_stands(out);
+        } else {
+            self.join_when_ready(out);
         }
     }
 
@@ -303,7 +305,8 @@ impl Membership {
 
     /// Asks to be admitted once every living member can be sent to and was heard from.
     pub(super) fn join_when_ready(&mut self, out: &mut Outbox<Effect>) {
-        let wants = self.life.standing.is_none() && self.failed.is_none() && !self.life.drained;
+        // Whoever asks has resigned: the others count on it no more, so the coordinator must have agreed.
+        let wants = self.life.standing.is_none() && self.life.resigning.is_empty() && self.failed.is_none() && !self.life.drained;
         let Some(cluster) = self.life.cluster.clone().filter(|_| wants) else { return };
         let wish = (cluster.lineage, cluster.view.epoch());
         if self.model.is_none() || self.life.asked == Some(wish) || !self.unheard(&cluster).is_empty() {
