@@ -1,20 +1,18 @@
 //! The elastic life of a node: member, joiner, member again. Who may join, who is dead, who leaves, who must be dialed.
 
+use super::dialing::Missed;
 use super::error::last_failure;
 use super::known::Known;
 use super::settings::differing_from_cluster;
 use super::{Effect, FoundingError, Membership};
-use crate::coordinator::{FOUNDING_KEPT, GivesUp};
+use crate::coordinator::GivesUp;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Outbox;
 use crate::planted::{self, Bug};
-use crate::time::{Instant, Span};
+use crate::time::Instant;
 use crate::view::{MEMBERS_MAX, Member, View};
 use crate::wire::{Header, Hello, JoinRefusal, Message, Standing};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// How often nodes that should be connected and are not are dialed.
-pub const REDIAL_EVERY: Span = Span::from_millis(200);
 
 /// Other clusters that are remembered, so that each is told of once.
 const OTHER_CLUSTERS_MAX: usize = 64;
@@ -28,9 +26,9 @@ pub(super) struct Life {
     pub lineage_before: Option<Lineage>,
     /// Resignations that the coordinator has not answered: what it said was decided, it said before. Each with the founding that it
     /// gives up, if it is one.
-    resigning: VecDeque<Option<Standing>>,
+    pub resigning: VecDeque<Option<Standing>>,
     /// The founding that the coordinator keeps to, while it has not answered everything.
-    kept: Option<Standing>,
+    pub kept: Option<Standing>,
     /// The coordinator has accepted this node's founding: until then it goes over to no other one.
     pub keeps_until: Option<Instant>,
     /// What became of the history whose state this node brings, while it waits to be admitted.
@@ -38,13 +36,13 @@ pub(super) struct Life {
     /// The furthest history that was heard of, while this node is no member.
     pub cluster: Option<Standing>,
     /// The view that this node asked to be admitted to.
-    asked: Option<(Lineage, Epoch)>,
+    pub asked: Option<(Lineage, Epoch)>,
     /// Others say that this node is a member of this view, which is later than the one it asked for.
     pub counted: Option<Standing>,
     pub counted_until: Option<Instant>,
     /// Who asked to be admitted, to which view.
     pub candidates: BTreeMap<NodeId, (Epoch, Member)>,
-    dead: BTreeSet<(NodeId, Incarnation)>,
+    pub dead: BTreeSet<(NodeId, Incarnation)>,
     /// Of those, members that live and stand in another history.
     pub elsewhere: BTreeSet<(NodeId, Incarnation)>,
     /// This node leaves; whether it still contributes to the next round.
@@ -62,6 +60,7 @@ pub(super) struct Life {
     pub left_out: bool,
     pub drained_by: Option<Instant>,
     pub redial_at: Option<Instant>,
+    pub missed: Missed,
 }
 
 impl Life {
@@ -144,6 +143,7 @@ impl Membership {
         }
         let (view, enters) = (standing.view.clone(), before.is_none());
         self.life.leave_again_at = None;
+        before.iter().for_each(|before| self.note_missed(&before.view, &view));
         out.push(Effect::Search(false));
         let stays = |id: &NodeId, incarnation: &Incarnation| view.member(*id).is_some_and(|member| member.incarnation == *incarnation);
         self.life.candidates.retain(|id, (_, member)| !stays(id, &member.incarnation));
@@ -179,7 +179,7 @@ impl Membership {
     }
 
     /// Liveness watches the members and those that ask to become one.
-    fn watch(&self, out: &mut Outbox<Effect>) {
+    pub(super) fn watch(&self, out: &mut Outbox<Effect>) {
         let members = self.life.standing.iter().flat_map(|standing| standing.view.members());
         let candidates = self.life.candidates.values().map(|(_, member)| member);
         let watched: BTreeMap<NodeId, Incarnation> = members.chain(candidates).map(|member| (member.id, member.incarnation)).collect();
@@ -197,7 +197,7 @@ impl Membership {
         out.push(Effect::Joiners { epoch, members });
     }
 
-    fn can_send_to(&self, member: &Member) -> bool {
+    pub(super) fn can_send_to(&self, member: &Member) -> bool {
         self.connected.get(&member.id) == Some(&member.incarnation)
     }
 
@@ -223,13 +223,6 @@ impl Membership {
         }
     }
 
-    /// Whoever introduces itself can be answered.
-    pub(super) fn dial_back(&self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) {
-        if self.connected.get(&header.sender) != Some(&header.incarnation) {
-            out.push(Effect::Connect(hello.address));
-        }
-    }
-
     /// Joins again: the others went on, or hold what this node does not.
     pub(super) fn rejoin(&mut self, out: &mut Outbox<Effect>) {
         if self.life.leaving.is_some() && self.life.standing.take().is_some() {
@@ -244,48 +237,6 @@ impl Membership {
         let connected: Vec<NodeId> = self.connected.keys().copied().collect();
         connected.into_iter().for_each(|peer| self.send(peer, self.hello(), out));
         self.join_when_ready(out);
-    }
-
-    /// Is no member any more.
-    pub(super) fn resign(&mut self, gives_up: GivesUp, out: &mut Outbox<Effect>) {
-        let founding = self.life.standing.take().filter(|standing| standing.round == Round::FOUNDING);
-        let gives_up = if founding.is_some() { gives_up } else { GivesUp::Membership };
-        self.life.resigning.push_back(founding);
-        self.life.keeps_until = None;
-        self.life.asked = None;
-        self.life.candidates.clear();
-        self.life.dead.clear();
-        self.life.elsewhere.clear();
-        out.push(Effect::Resign(gives_up));
-        out.push(Effect::Search(true));
-    }
-
-    /// The coordinator has taken note, or keeps to a founding: then this node stands there again, unless it has gone on from there.
-    pub(super) fn resigned(&mut self, obeyed: bool, now: Instant, out: &mut Outbox<Effect>) {
-        let given_up = self.life.resigning.pop_front().flatten();
-        let kept = if obeyed { None } else { self.life.kept.take().or(given_up) };
-        if !self.life.resigning.is_empty() {
-            self.life.kept = kept;
-        } else if let Some(founding) = kept {
-            (self.life.standing, self.adopted, self.life.cluster) = (Some(founding), None, None);
-            self.life.keeps_until = Some(now.after(FOUNDING_KEPT));
-            out.push(Effect::Search(false));
-            self.watch(out);
-            self.say_where_it_stands(out);
-        } else {
-            self.join_when_ready(out);
-        }
-    }
-
-    fn say_where_it_stands(&self, out: &mut Outbox<Effect>) {
-        self.connected.keys().for_each(|peer| self.send(*peer, self.hello(), out));
-    }
-
-    /// A founding that was accepted and is not decided after all that time may have lost its leader: others may be better.
-    pub(super) fn keep_no_longer(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        if self.life.keeps_until.take_if(|until| now >= *until).is_some() {
-            self.say_where_it_stands(out);
-        }
     }
 
     /// Living members of the cluster that this node cannot send to, or has not heard from.
@@ -415,19 +366,6 @@ impl Membership {
         if waiting != self.life.waiting {
             self.life.waiting.clone_from(&waiting);
             out.push(Effect::Waiting(waiting));
-        }
-    }
-
-    /// Dials, now and then, whoever should be connected and is not.
-    pub(super) fn dial_missing(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let standing = self.life.standing.as_ref().or(self.life.cluster.as_ref()).filter(|_| !self.life.drained);
-        let wanted = standing.into_iter().flat_map(|standing| standing.view.members()).filter(|member| member.id != self.me());
-        let missing: Vec<_> = wanted.filter(|member| !self.can_send_to(member)).map(|member| member.address).collect();
-        if missing.is_empty() {
-            self.life.redial_at = None;
-        } else if self.life.redial_at.is_none_or(|at| now >= at) {
-            self.life.redial_at = Some(now.after(REDIAL_EVERY));
-            out.push_all(missing.into_iter().map(Effect::Connect));
         }
     }
 }

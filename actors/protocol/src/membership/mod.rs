@@ -7,7 +7,7 @@
 //!      │◄──── Found(view) ───────┤
 //!   round 0: the lowest id's parameters
 //! ```
-//! A node that meets a running cluster, or that the others went on without, joins (`life`):
+//! A node that meets a running cluster, or that the others went on without, joins (`life`; it gives its own place up first, `resigning`):
 //! ```text
 //!   joiner J                    each member
 //!      │◄──── Hello{standing} ────►│   the view, who of it lives; members dial J back
@@ -16,24 +16,27 @@
 //!      │◄──── Refused(why) ────────┤   other settings, another model, full, …: final, and nobody else notices
 //! ```
 //! Where two histories, or two foundings, meet, `histories` says which of them a node stands by.
+//! `dialing` sees to it that they do meet.
 //! Views change only by what the coordinator decides; liveness says who is dead, and this machine tells the coordinator.
 
+mod dialing;
 mod error;
 mod events;
 mod histories;
 mod known;
 mod leaving;
 mod life;
+mod resigning;
 pub mod settings;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod tests;
 
+pub use dialing::{MISSED_FOR, MISSED_REDIAL_EVERY, REDIAL_EVERY};
 pub use error::FoundingError;
 pub use events::{Effect, In, Settings};
 pub use leaving::{DECISION_WAIT, LEAVE_AGAIN_EVERY};
-pub use life::REDIAL_EVERY;
 
 use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::{Identity, Machine, Outbox, Place};
@@ -95,6 +98,7 @@ impl Machine for Membership {
             In::Tick => self.tick(now, out),
         }
         self.dial_missing(now, out);
+        self.dial_missed(now, out);
         self.leave_again(now, out);
         self.end_when_drained(now, out);
         self.ask_again_when_not_admitted(now, out);
@@ -109,6 +113,7 @@ impl Machine for Membership {
         let others = [
             self.leave_by,
             self.life.redial_at,
+            self.life.missed.deadline().filter(|_| self.life.standing.is_some()),
             self.life.leave_again_at,
             self.life.drained_by(),
             self.life.counted_until,
@@ -218,6 +223,9 @@ impl Membership {
         // What it said of itself stays: a node that is refused may be gone before this one synchronizes.
         let incarnation = self.connected.remove(&node);
         self.life.candidates.remove(&node);
+        if departed {
+            self.life.missed.forget(node);
+        }
         if let Some(incarnation) = incarnation.filter(|_| departed && self.left.len() < MEMBERS_MAX) {
             self.left.insert((node, incarnation));
         }
