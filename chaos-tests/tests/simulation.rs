@@ -70,6 +70,22 @@ fn seeds_that_failed_once() {
         // Streams were lost unnoticed with a connection that was replaced.
         (3408, "lost streams"),
         (5176, "lost streams"),
+        // A node asked to be admitted before its coordinator had resigned: it voted where the others counted on it no more.
+        (1810, "asked before it resigned"),
+        (3844, "asked before it resigned"),
+        (6085, "asked before it resigned"),
+        (6882, "asked before it resigned"),
+        (542_576_466_145, "asked before it resigned"),
+        // The same of a joiner that was admitted and did not know it yet.
+        (5837, "asked again while it was admitted"),
+        // Two nodes took each other for dead, went on alone, and nobody looked for the other.
+        (975, "two histories that never met"),
+        (1001, "two histories that never met"),
+        // Streams between the same two members broke again and again; the round was given up, and with it the run.
+        (1653, "members that cannot reach each other"),
+        (3432, "members that cannot reach each other"),
+        (4893, "members that cannot reach each other"),
+        (6970, "members that cannot reach each other"),
     ];
     for (number, what) in failed {
         let report = seed(number, Look::default());

@@ -40,6 +40,8 @@ pub enum CoordinatorMessage {
     Back(NodeId),
     /// A node can be sent to.
     PeerUp(NodeId),
+    /// The connections to a node are gone.
+    PeerDown(NodeId),
     /// The nodes that are ready to join the view with this epoch.
     Joiners {
         /// Which view they can reach.

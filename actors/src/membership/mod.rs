@@ -139,6 +139,7 @@ impl MembershipState {
                     self.pulse.feed(liveness::In::Gone(node));
                 }
                 self.feed(In::PeerDown { node, departed: reason.is_departure() });
+                self.context.actors.tell_coordinator(CoordinatorMessage::PeerDown(node));
             }
             MembershipMessage::DialFailed { address, tried_for, error } => {
                 self.resting.begin(address);

@@ -90,7 +90,8 @@ impl World {
         let id = self.id(peer);
         match self.network.sessions[at].get(&id).copied() {
             // It would not dial again if it still had the connection before.
-            Some(session) if session.peer != peer || session.accepted.is_some() => self.close_session(at, session.peer, false),
+            // Closing, it tells the other end, which may already count on what this end dialed.
+            Some(session) if session.peer != peer || session.accepted.is_some() => self.end_session(at, session.peer, false),
             _ => {}
         }
         let session = self.network.sessions[at].entry(id).or_insert(Session { peer, up: false, accepted: None });

@@ -33,14 +33,6 @@ pub enum RoundError {
         /// How many shards.
         shards: u32,
     },
-    /// A stream to or from a live member failed.
-    #[error("{round} was abandoned: streams to or from {node} broke again and again; see that node's log")]
-    StreamBroken {
-        /// Which round.
-        round: Round,
-        /// The other end.
-        node: NodeId,
-    },
     /// The round took longer than allowed.
     #[error("{round} was given up after {} s, waiting for {}; see those nodes' logs, or raise round_timeout_ms", after.as_millis() / 1000, Nodes(waiting_for))]
     TimedOut {
@@ -63,7 +55,6 @@ impl RoundError {
                 Self::TermsDiffer { round, one, one_terms, other, other_terms }
             }
             RefusalReason::MomentumLost { shards } => Self::MomentumLost { round, shards },
-            RefusalReason::StreamBroken { node } => Self::StreamBroken { round, node },
         }
     }
 }

@@ -62,6 +62,8 @@ pub enum In {
     Back(NodeId),
     /// A node can be sent to (again): what it may have missed is sent again.
     PeerUp(NodeId),
+    /// The connections to a peer are gone. It may be alive.
+    PeerDown(NodeId),
     /// The nodes that are ready to be admitted by the members of the view with this epoch, all of whom they can reach; replaces
     /// the list before. A list for another view than the round's changes nothing.
     Joiners {

@@ -14,6 +14,7 @@
 //! | `inspection` | what may be asked about it from outside |
 //! | `joining` | the rules of a node that is no member yet |
 
+mod apart;
 mod current;
 mod early;
 mod history;
@@ -37,6 +38,8 @@ use crate::time::{Instant, Span};
 use crate::topology::Rates;
 use crate::view::{Member, View};
 use crate::wire::{Contributed, Message};
+use apart::Away;
+pub use apart::{AWAY_WAIT, REPORTS_TO_PART, STAND_IN_STEP};
 use current::Current;
 use early::Early;
 pub use early::{EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX};
@@ -49,8 +52,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How long a broken stream may go unexplained before the leader is asked for another attempt: its other end may be found
 /// dead, or another attempt may be on its way.
 pub const STREAM_BROKEN_WAIT: Span = Span::from_millis(500);
-/// How often a round is attempted again because a stream between live members broke, before it is given up.
-pub const BROKEN_ATTEMPTS_MAX: u32 = 8;
 /// How long a node that promised another's ballot leaves the lead to it.
 pub const FOLLOW_WAIT: Span = Span::from_millis(500);
 
@@ -76,6 +77,7 @@ pub struct Coordinator {
     joiners: BTreeMap<NodeId, Member>,
     slow_joiners: SlowJoiners,
     reconnected: Reconnected,
+    away: Away,
     leaving: BTreeMap<NodeId, (Incarnation, bool)>,
     early: Early,
     /// This node took part in a founding that gave way to another: streams of that other one may have been refused meanwhile.
@@ -108,6 +110,7 @@ impl Machine for Coordinator {
             }
             In::Back(node) => self.back(node),
             In::PeerUp(node) => self.peer_up(node, out),
+            In::PeerDown(node) => self.away.lost(node, now),
             In::Joiners { epoch, members } => self.candidates(epoch, members),
             // Outside, who leaves is none of this node's business: it may be another start by the time this node joins.
             In::Leaving { node, incarnation, contributes } if self.history.is_some() => self.leaves((node, incarnation), contributes),
@@ -124,7 +127,8 @@ impl Machine for Coordinator {
         let lost = current.open.as_ref().and_then(|open| open.lost_by);
         let begun = current.begun.filter(|_| current.decided.is_none() && self.leads());
         let grace = begun.filter(|_| !current.grace_over).map(|begun| begun.after(self.settings.grace));
-        let deadlines = [broken, lost, current.give_up, current.follow_until, current.promise_by, grace, current.joiners_by];
+        let deadlines =
+            [broken, lost, current.give_up, current.follow_until, current.promise_by, grace, current.joiners_by, self.away_deadline()];
         deadlines.into_iter().flatten().min()
     }
 }
@@ -148,6 +152,7 @@ impl Coordinator {
             joiners: BTreeMap::new(),
             slow_joiners: SlowJoiners::default(),
             reconnected: Reconnected::default(),
+            away: Away::default(),
             leaving: BTreeMap::new(),
             early: Early::default(),
             refounds: false,
@@ -319,6 +324,7 @@ impl Coordinator {
     fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let (enough, grace) = (self.alive_are_enough(), self.settings.grace);
         self.pass_slow_joiners_over(now);
+        self.pass_time_away(now);
         let Some(current) = &mut self.current else { return };
         current.follow_until.take_if(|until| now >= *until);
         current.promise_by.take_if(|until| now >= *until);
@@ -329,7 +335,7 @@ impl Coordinator {
             open.broken.take_if(|(_, deadline)| now >= *deadline).filter(|_| of_this)
         });
         if let Some((node, _)) = broken {
-            self.ask_for_another_attempt(node, out);
+            self.ask_for_another_attempt((self.me(), node), out);
         }
         self.give_lost_streams_up(now, out);
         let Some(current) = &mut self.current else { return };

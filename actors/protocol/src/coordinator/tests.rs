@@ -1,5 +1,6 @@
 //! The machines of many nodes in a discrete-event world, against an oracle.
 
+mod apart;
 mod membership;
 mod network;
 mod node;

@@ -55,7 +55,7 @@ impl Membership {
         self.form_when_connected(out);
     }
 
-    fn counts_on_me(&self, view: &View) -> bool {
+    pub(super) fn counts_on_me(&self, view: &View) -> bool {
         view.member(self.me()).is_some_and(|member| member.incarnation == self.settings.identity.incarnation)
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Life {
     pub cluster: Option<Standing>,
     /// The view that this node asked to be admitted to.
     pub asked: Option<(Lineage, Epoch)>,
+    /// It has asked since it last resigned.
+    pub may_be_admitted: bool,
     /// Others say that this node is a member of this view, which is later than the one it asked for.
     pub counted: Option<Standing>,
     pub counted_until: Option<Instant>,
@@ -263,7 +265,13 @@ impl Membership {
         if self.model.is_none() || self.life.asked == Some(wish) || !self.unheard(&cluster).is_empty() {
             return;
         }
-        self.life.asked = Some(wish);
+        if self.counts_on_me(&cluster.view) && self.life.may_be_admitted {
+            // Admitted, and the decision may still be on its way here: whoever asks again holds nothing of it and votes on nothing.
+            self.life.may_be_admitted = false;
+            self.life.resigning.push_back(None);
+            return out.push(Effect::Resign(GivesUp::Membership));
+        }
+        (self.life.asked, self.life.may_be_admitted) = (Some(wish), true);
         if self.settings.join {
             // Until now it kept its model to itself, so that no founding counted on it.
             cluster.view.ids().filter(|id| self.connected.contains_key(id)).for_each(|peer| self.send(peer, self.hello(), out));

@@ -14,7 +14,7 @@ impl Membership {
         let gives_up = if founding.is_some() { gives_up } else { GivesUp::Membership };
         self.life.resigning.push_back(founding);
         self.life.keeps_until = None;
-        self.life.asked = None;
+        (self.life.asked, self.life.may_be_admitted) = (None, false);
         self.life.candidates.clear();
         self.life.dead.clear();
         self.life.elsewhere.clear();

@@ -281,11 +281,6 @@ pub enum RefusalReason {
         /// How many shards.
         shards: u32,
     },
-    /// A stream between two live members broke again and again.
-    StreamBroken {
-        /// From whom.
-        node: NodeId,
-    },
 }
 
 /// Most bytes of a peer's explanation of its terms: it goes into errors and logs. Longer ones are cut by their sender.

@@ -151,7 +151,6 @@ fn abandons() -> Vec<(Message, String)> {
     let reasons = [
         (differ, "0000000005000000000000000100000000000000610900000000000000030000000000000062c3a9"),
         (RefusalReason::MomentumLost { shards: 7 }, "0100000007000000"),
-        (RefusalReason::StreamBroken { node: NodeId(9) }, "020000000900000000000000"),
     ];
     reasons.map(|(reason, bytes)| (Message::Abandon(reason), format!("0e000000{bytes}"))).into()
 }

@@ -75,6 +75,7 @@ impl MembershipPart {
                     self.watch(liveness::In::Gone(node), now, wishes, &mut out);
                 }
                 self.machine.handle(In::PeerDown { node, departed }, now, &mut out);
+                wishes.push(Wish::Tell(Mail::Rounds(ToRounds::In(coordinator::In::PeerDown(node)))));
             }
         }
         self.tell_suspects(wishes);

@@ -1,5 +1,6 @@
 //! The round that is not decided yet: votes, contributions, the attempt under way, and until when what is waited for.
 
+use super::apart::Apart;
 use super::open::Open;
 use crate::ballot::{Acceptor, Ballots, Proposer};
 use crate::coordinator::outcome::{Outcome, Proposal};
@@ -48,8 +49,8 @@ pub struct Current {
     pub joiners_over: bool,
     /// Another attempt is due although nobody died.
     pub retry: bool,
-    /// Attempts so far that a broken stream ended.
-    pub broken: u32,
+    /// Who cannot reach whom.
+    pub apart: Apart,
     /// Members that are ahead and were asked for their outcome.
     pub asked: BTreeSet<NodeId>,
 }
@@ -77,7 +78,7 @@ impl Current {
             joiners_by: None,
             joiners_over: false,
             retry: false,
-            broken: 0,
+            apart: Apart::default(),
             asked: BTreeSet::new(),
         }
     }

@@ -4,7 +4,6 @@
 
 use super::Coordinator;
 use crate::ballot::Proposer;
-use crate::coordinator::BROKEN_ATTEMPTS_MAX;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::{Outcome, Proposal, RoundKind, Terms};
 use crate::ident::{Ballot, NodeId};
@@ -43,7 +42,7 @@ impl Coordinator {
     #[must_use]
     pub fn leads(&self) -> bool {
         let leading = self.current.as_ref().is_some_and(|current| current.leading.is_some());
-        leading || self.leader() == Some(self.me())
+        leading || self.leader() == Some(self.me()) || self.stands_in()
     }
 
     /// Whether a living node's higher ballot was promised a moment ago: two that both believe they lead must not race.
@@ -108,7 +107,7 @@ impl Coordinator {
         let (Some(history), Some(current)) = (&self.history, &self.current) else { return };
         let Some(leading) = &current.leading else { return };
         let ballot = leading.ballot();
-        let living: Vec<NodeId> = history.view.members().iter().filter(|member| !self.is_gone(member)).map(|member| member.id).collect();
+        let living = self.taking_part();
         let participants: Vec<NodeId> = leading.promised().filter(|node| living.contains(node)).collect();
         let waits = participants.len() < living.len() && current.promise_by.is_some();
         if waits || !self.are_enough(&participants) {
@@ -233,24 +232,10 @@ impl Coordinator {
         let overdue = |node: &NodeId| current.grace_over || silent(node);
         let late = |node: &NodeId| !current.contributed.contains_key(node) && overdue(node);
         let out_of_grace = !proposal.inherited && proposal.outcome.contributors.iter().any(late);
-        current.retry || proposal.participants.iter().any(dead) || joiner_lost() || out_of_grace
-    }
-
-    /// A stream of the attempt under way broke between live nodes: another attempt, if this node leads; else the leader is asked
-    /// for one. One break is seen by many nodes, and counts once.
-    pub(super) fn ask_for_another_attempt(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
-        let me = self.me();
-        let Some(current) = &mut self.current else { return };
-        let owner = current.ballot().node;
-        if owner != me {
-            return self.send(owner, Message::Broken(node), out);
-        }
-        if std::mem::replace(&mut current.retry, true) {
-            return;
-        }
-        current.broken += 1;
-        if current.broken > BROKEN_ATTEMPTS_MAX {
-            self.abandon(RefusalReason::StreamBroken { node }, out);
-        }
+        current.retry
+            || proposal.participants.iter().any(dead)
+            || joiner_lost()
+            || out_of_grace
+            || self.can_go_on_without_whom_it_waits_for()
     }
 }

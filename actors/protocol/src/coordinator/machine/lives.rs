@@ -67,11 +67,12 @@ impl Coordinator {
         !group.is_empty() && history.view.members().iter().all(accounted)
     }
 
-    /// Whether the members that seem alive may decide.
+    /// Whether the members that seem alive, and can be reached, may decide.
     pub(super) fn alive_are_enough(&self) -> bool {
         let Some(history) = self.history.as_ref().filter(|history| !history.joining) else { return true };
-        let alive: Vec<_> = history.view.members().iter().filter(|member| !self.is_gone(member)).map(|member| member.id).collect();
-        self.are_enough(&alive)
+        let reached = |member: &&Member| !self.is_gone(member) && !self.given_up().any(|node| node == member.id);
+        let reached: Vec<_> = history.view.members().iter().filter(reached).map(|member| member.id).collect();
+        self.are_enough(&reached)
     }
 
     /// Whose data or decision is missing: data first, then what a leader or a member waits for.
@@ -97,11 +98,12 @@ impl Coordinator {
 
     fn describe_waiting(&self) -> Option<String> {
         let history = self.history.as_ref()?;
-        let (dead, alive): (Vec<_>, Vec<_>) = history.view.members().iter().partition(|member| self.is_gone(member));
+        let lost = |member: &&Member| self.is_gone(member) || self.given_up().any(|node| node == member.id);
+        let (dead, alive): (Vec<_>, Vec<_>) = history.view.members().iter().partition(lost);
         let ids = |members: &[&Member]| members.iter().map(|member| member.id).collect::<Vec<_>>();
         let (alive, dead) = (ids(&alive), ids(&dead));
         Some(format!(
-            "{} of {} members live ({}): no quorum. More than half must, or half with {}. Bring back {} (restarted under their ids they count once \
+            "{} of {} members live and can be reached ({}): no quorum. More than half must, or half with {}. Bring back {} (restarted under their ids they count once \
              all of them are back; the rounds then go on under a new lineage), or run with quorum = survivors",
             alive.len(),
             history.view.size(),

@@ -50,6 +50,7 @@ impl Coordinator {
     /// What a peer that can be sent to again may have missed.
     pub(super) fn peer_up(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
         self.reconnected.note(node, self.place().round);
+        self.away.found(node);
         if let Some(Decided { outcome, place }) = self.last()
             && (outcome.view.contains(node) || has_left_with(outcome, node))
         {
@@ -81,25 +82,25 @@ impl Coordinator {
 
     /// Gives the streams of new connections time to come, once everything that this node waits for is on its way.
     pub(super) fn watch_reconnected(&mut self, now: Instant) {
+        let away: Vec<NodeId> = self.given_up().collect();
         let Some(open) = self.current.as_mut().and_then(|current| current.open.as_mut()) else { return };
         let waits = open.published.is_some() && open.lost_by.is_none();
-        if waits && self.reconnected.again.keys().any(|node| open.waits_for(*node)) {
+        if waits && self.reconnected.again.keys().chain(&away).any(|node| open.waits_for(*node)) {
             open.lost_by = Some(now.after(STREAM_BROKEN_WAIT));
         }
     }
 
     /// The time is over: what has not come was lost.
     pub(super) fn give_lost_streams_up(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let (me, away) = (self.me(), self.given_up().collect::<Vec<_>>());
         let Some(current) = &mut self.current else { return };
         let ballot = current.ballot();
         let Some(open) = current.open.as_mut().filter(|open| open.lost_by.is_some_and(|deadline| now >= deadline)) else { return };
         open.lost_by = None;
         let of_this = open.plan.attempt.ballot == ballot;
-        let lost = self.reconnected.again.keys().copied().find(|node| open.waits_for(*node));
+        let lost: BTreeSet<NodeId> = self.reconnected.again.keys().chain(&away).copied().filter(|node| open.waits_for(*node)).collect();
         self.reconnected.again.clear();
-        if let Some(node) = lost.filter(|_| of_this) {
-            self.ask_for_another_attempt(node, out);
-        }
+        lost.into_iter().filter(|_| of_this).for_each(|node| self.ask_for_another_attempt((me, node), out));
     }
 }
 

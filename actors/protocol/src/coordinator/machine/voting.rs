@@ -70,7 +70,7 @@ impl Coordinator {
             Message::Promise { accepted, contributed } => self.promised(&header, accepted, contributed, now, out),
             Message::Propose(proposal) => self.take_proposal(&header, proposal, now, out),
             Message::Prepared => self.count_prepared(&header, out),
-            Message::Broken(node) if !stale => self.ask_for_another_attempt(node, out),
+            Message::Broken(node) if !stale => self.ask_for_another_attempt((header.sender, node), out),
             // It was not here when this node began to lead.
             Message::Broken(_) => self.lead_again(header.sender, out),
             _ => {}

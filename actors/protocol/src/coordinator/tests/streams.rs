@@ -1,9 +1,7 @@
 //! Streams that break, and who still contributes: one machine, told by hand what the others say.
 
 use super::node::CLUSTER;
-use crate::coordinator::{
-    Attempt, BROKEN_ATTEMPTS_MAX, Coordinator, Effect, GivesUp, In, Outcome, Proposal, RoundKind, STREAM_BROKEN_WAIT, Settings, Terms,
-};
+use crate::coordinator::{Attempt, Coordinator, Effect, GivesUp, In, Outcome, Proposal, RoundKind, STREAM_BROKEN_WAIT, Settings, Terms};
 use crate::ident::{Ballot, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::policy::{OnMomentumLoss, Quorum};
@@ -18,7 +16,7 @@ pub const LINEAGE: Lineage = Lineage(77);
 pub struct Leader {
     pub machine: Coordinator,
     pub view: View,
-    now: u64,
+    pub now: u64,
 }
 
 fn identity(view: &View, node: u64) -> Identity {
@@ -40,7 +38,7 @@ fn settings(view: &View, node: u64) -> Settings {
 }
 
 impl Leader {
-    fn new(ids: &[u64]) -> Self {
+    pub fn new(ids: &[u64]) -> Self {
         let mut leader = Self::of(ids, ids[0]);
         leader.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
         leader
@@ -72,12 +70,12 @@ impl Leader {
     }
 
     /// A member's promise under the ballot in force.
-    fn hear_promise(&mut self, from: u64, contributes: bool) -> Vec<Effect> {
+    pub fn hear_promise(&mut self, from: u64, contributes: bool) -> Vec<Effect> {
         let contributed = contributes.then_some(Contributed { terms: TERMS, samples: None, rates: vec![] });
         self.hear(from, self.ballot(), Message::Promise { accepted: None, contributed })
     }
 
-    fn ballot(&self) -> Ballot {
+    pub fn ballot(&self) -> Ballot {
         self.machine.place().ballot
     }
 }
@@ -144,27 +142,6 @@ fn a_joiner_is_admitted_to_another_history_also_where_that_is_behind() {
         let Frame::V1 { header, message } = identity(&joiner.view, members[0]).frame(place, admit);
         joiner.tell(In::Frame { header, message });
         assert_eq!((joiner.machine.place().lineage, joiner.machine.place().round), (lineage, round));
-    }
-}
-
-#[test]
-fn a_broken_attempt_is_made_again_until_it_is_hopeless() {
-    let mut leader = Leader::new(&[1, 2, 3]);
-    for attempt in 0..=BROKEN_ATTEMPTS_MAX {
-        let ballot = leader.ballot();
-        let first = leader.hear(2, ballot, Message::Broken(NodeId(3)));
-        let second = leader.hear(3, ballot, Message::Broken(NodeId(2)));
-        let hopeless = attempt == BROKEN_ATTEMPTS_MAX;
-        assert_eq!(says(&first, |message| matches!(message, Message::Abandon(_))), hopeless, "attempt {attempt}");
-        let again = leader.ballot();
-        assert!(!says(&second, |message| matches!(message, Message::Abandon(_))), "one break counts once");
-        leader.hear(2, ballot, Message::Broken(NodeId(3)));
-        assert_eq!(leader.ballot(), again, "of an attempt that is over");
-        if !hopeless {
-            assert!(leader.ballot() > ballot);
-            leader.hear_promise(2, true);
-            leader.hear_promise(3, true);
-        }
     }
 }
 

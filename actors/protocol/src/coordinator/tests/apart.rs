@@ -1,0 +1,154 @@
+//! Members that live and cannot reach each other.
+
+use super::streams::{LINEAGE, Leader, TERMS, says};
+use crate::coordinator::{AWAY_WAIT, Effect, In, Outcome, Proposal, REPORTS_TO_PART, STAND_IN_STEP, STREAM_BROKEN_WAIT};
+use crate::ident::{NodeId, Round};
+use crate::wire::{Contributed, Frame, Message};
+
+fn proposed(effects: &[Effect]) -> Option<Vec<u64>> {
+    effects.iter().find_map(|effect| {
+        let Effect::Send { frame: Frame::V1 { message, .. }, .. } = effect else { return None };
+        let Message::Propose(proposal) = &**message else { return None };
+        Some(proposal.participants.iter().map(|node| node.0).collect())
+    })
+}
+
+fn abandons(effects: &[Effect]) -> bool {
+    says(effects, |message| matches!(message, Message::Abandon(_)))
+}
+
+/// All `members` but the leader promise, and contribute; who is to take part.
+fn all_promise(leader: &mut Leader, members: &[u64]) -> Option<Vec<u64>> {
+    members.iter().filter_map(|id| proposed(&leader.hear_promise(*id, true))).last()
+}
+
+#[test]
+fn one_of_a_pair_that_cannot_reach_each_other_takes_no_part() {
+    let mut leader = Leader::new(&[1, 2, 3, 4]);
+    for attempt in 1..=REPORTS_TO_PART {
+        let ballot = leader.ballot();
+        leader.hear(2, ballot, Message::Broken(NodeId(3)));
+        let again = leader.ballot();
+        assert!(again > ballot);
+        // The other end of the same break, of an attempt that is over.
+        leader.hear(3, ballot, Message::Broken(NodeId(2)));
+        assert_eq!(leader.ballot(), again, "one break costs one attempt");
+        let expected = if attempt < REPORTS_TO_PART { vec![1, 2, 3, 4] } else { vec![1, 2, 4] };
+        assert_eq!(all_promise(&mut leader, &[2, 3, 4]), Some(expected), "attempt {attempt}");
+    }
+}
+
+#[test]
+fn whoever_more_members_cannot_reach_takes_no_part() {
+    let mut leader = Leader::new(&[1, 2, 3, 4, 5]);
+    for _ in 0..REPORTS_TO_PART {
+        // Both are of the same attempt: the second one finds the first one's retry under way.
+        let ballot = leader.ballot();
+        leader.hear(4, ballot, Message::Broken(NodeId(2)));
+        leader.hear(5, leader.ballot(), Message::Broken(NodeId(2)));
+        all_promise(&mut leader, &[2, 3, 4, 5]);
+    }
+    leader.hear(4, leader.ballot(), Message::Broken(NodeId(2)));
+    assert_eq!(all_promise(&mut leader, &[2, 3, 4, 5]), Some(vec![1, 3, 4, 5]));
+}
+
+#[test]
+fn nobody_is_left_out_without_whom_the_others_are_no_quorum_and_nothing_is_given_up() {
+    let mut leader = Leader::new(&[1, 2, 3]);
+    let dead = leader.view.member(NodeId(3)).unwrap().incarnation;
+    leader.tell(In::Lost(NodeId(3), dead));
+    leader.hear_promise(2, true);
+    for attempt in 0..20 {
+        let ballot = leader.ballot();
+        let effects = leader.hear(2, ballot, Message::Broken(NodeId(1)));
+        assert!(leader.ballot() > ballot && !abandons(&effects), "attempt {attempt}: {effects:?}");
+        assert_eq!(all_promise(&mut leader, &[2]), Some(vec![1, 2]));
+    }
+}
+
+#[test]
+fn a_leader_goes_on_without_a_member_that_it_cannot_send_to() {
+    let mut leader = Leader::new(&[1, 2, 3]);
+    for id in [2, 3] {
+        leader.tell(In::PeerUp(NodeId(id)));
+        leader.hear(id, leader.ballot(), Message::Contribute(Contributed { terms: TERMS, samples: None, rates: vec![] }));
+    }
+    let first = leader.ballot();
+    leader.tell(In::PeerDown(NodeId(3)));
+    leader.now += AWAY_WAIT.0 - 1;
+    leader.tell(In::Tick);
+    assert_eq!(leader.ballot(), first, "most connections are made anew at once");
+    leader.now += 1;
+    leader.tell(In::Tick);
+    assert!(leader.ballot() > first);
+    assert_eq!(all_promise(&mut leader, &[2]), Some(vec![1, 2]));
+}
+
+#[test]
+fn a_leader_waits_for_a_member_without_which_there_is_no_quorum() {
+    let mut leader = Leader::new(&[1, 2, 3, 4]);
+    let first = leader.ballot();
+    leader.tell(In::PeerDown(NodeId(3)));
+    leader.tell(In::PeerDown(NodeId(4)));
+    leader.tell(In::PeerDown(NodeId(2)));
+    leader.now += 10 * AWAY_WAIT.0;
+    let effects = leader.tell(In::Tick);
+    assert_eq!(leader.ballot(), first);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Waiting(Some(_)))), "{effects:?}");
+    leader.tell(In::PeerUp(NodeId(2)));
+    assert_eq!(all_promise(&mut leader, &[2]), Some(vec![1, 2]));
+}
+
+#[test]
+fn a_member_that_its_leader_cannot_reach_leads_after_a_while() {
+    let mut member = Leader::of(&[1, 2, 3, 4, 5], 3);
+    member.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
+    member.tell(In::PeerDown(NodeId(1)));
+    let prepares = |effects: &[Effect]| says(effects, |message| matches!(message, Message::Prepare));
+    // Two members are before it: 1, and 2, which may reach node 1.
+    member.now += 2 * AWAY_WAIT.0 + 2 * STAND_IN_STEP.0 - 1;
+    assert!(!prepares(&member.tell(In::Tick)));
+    member.now += 1;
+    assert!(prepares(&member.tell(In::Tick)));
+    assert_eq!(all_promise(&mut member, &[2, 4, 5]), Some(vec![2, 3, 4, 5]));
+}
+
+#[test]
+fn a_member_does_not_depose_its_leader_where_the_others_are_no_quorum() {
+    let mut member = Leader::of(&[1, 2], 2);
+    member.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
+    member.tell(In::PeerDown(NodeId(1)));
+    member.now += 20 * AWAY_WAIT.0;
+    assert!(!says(&member.tell(In::Tick), |message| matches!(message, Message::Prepare)));
+}
+
+#[test]
+fn streams_of_a_member_that_cannot_be_reached_are_reported_to_the_leader_until_it_parts_them() {
+    let mut member = Leader::of(&[1, 2, 3], 2);
+    let opened = member.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
+    let plan = opened.iter().find_map(|effect| if let Effect::Open(plan) = effect { Some(plan.clone()) } else { None }).unwrap();
+    assert!(plan.other_owners().contains(&NodeId(3)), "node 3 owns a shard");
+    let outcome = Outcome {
+        lineage: LINEAGE,
+        round: Round::FOUNDING,
+        terms: TERMS,
+        contributors: vec![NodeId(1)],
+        view: member.view.clone(),
+        absent: vec![],
+        momentum_lost: 0,
+        samples: None,
+        order: vec![],
+    };
+    let participants = member.view.ids().collect();
+    member.hear(1, plan.attempt.ballot, Message::Propose(Proposal { outcome, participants, inherited: false }));
+    let broken = |effects: &[Effect]| says(effects, |message| matches!(message, Message::Broken(NodeId(3))));
+    member.tell(In::PeerDown(NodeId(3)));
+    member.now += AWAY_WAIT.0;
+    member.tell(In::Tick);
+    member.now += STREAM_BROKEN_WAIT.0;
+    assert!(broken(&member.tell(In::Tick)));
+    assert!(!broken(&member.tell(In::Tick)), "not at every turn");
+    member.now += STREAM_BROKEN_WAIT.0;
+    assert!(broken(&member.tell(In::Tick)), "what was said may be lost");
+    member.tell(In::PeerUp(NodeId(3)));
+}
