@@ -78,6 +78,9 @@ fn seeds_that_failed_once() {
         (542_576_466_145, "asked before it resigned"),
         // The same of a joiner that was admitted and did not know it yet.
         (5837, "asked again while it was admitted"),
+        // A node said that it stands in another founding, and its coordinator had accepted, or decided, the first one.
+        (15_704, "stood in two foundings"),
+        (15_726, "stood in two foundings"),
         // Two nodes took each other for dead, went on alone, and nobody looked for the other.
         (975, "two histories that never met"),
         (1001, "two histories that never met"),

@@ -141,6 +141,10 @@ impl Membership {
         (self.appear_by, self.synchronize_by) = (None, None);
         let Some(standing) = &self.life.standing else { return };
         if before.as_ref().is_some_and(|before| before.view == standing.view) {
+            if round == Round::FOUNDING.next() {
+                // Whoever waits in another founding has to know that this one is decided.
+                self.tell_strangers(out);
+            }
             return;
         }
         let (view, enters) = (standing.view.clone(), before.is_none());

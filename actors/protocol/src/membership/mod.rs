@@ -306,8 +306,12 @@ impl Membership {
         self.form(view, lineage, out);
     }
 
-    /// A view is acted on once every member can be sent to: the founder's own connections say nothing of this node's.
+    /// A view is acted on once every member can be sent to: the founder's own connections say nothing of this node's. And once the
+    /// coordinator has given up the one before: who has accepted that is not to be counted out of it.
     fn form_when_connected(&mut self, out: &mut Outbox<Effect>) {
+        if !self.life.resigning.is_empty() {
+            return;
+        }
         let me = self.me();
         let connected = |view: &View| view.ids().all(|id| id == me || self.connected.contains_key(&id));
         if let Some((view, lineage)) = self.adopted.take_if(|(view, _)| connected(view)) {

@@ -35,6 +35,7 @@ impl Membership {
             self.watch(out);
             self.say_where_it_stands(out);
         } else {
+            self.form_when_connected(out);
             self.join_when_ready(out);
         }
     }

@@ -162,8 +162,34 @@ fn gives_its_founding_up() -> (Membership, Lineage) {
     }
     let effects = out.take();
     assert!(effects.contains(&Effect::Resign(GivesUp::ForFounding)), "{effects:?}");
-    assert_eq!(node.life.standing.as_ref().map(|standing| standing.lineage), Some(better));
+    // It may have helped to decide the first one, so it says of none that it stands there, and enters none.
+    assert_eq!((node.life.standing.as_ref(), node.adopted.as_ref().map(|(_, lineage)| *lineage)), (None, Some(better)));
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Formed { lineage, .. } if *lineage == better)), "{effects:?}");
     (node, theirs)
+}
+
+#[test]
+fn another_founding_is_entered_once_the_first_one_is_given_up() {
+    let (mut node, _) = gives_its_founding_up();
+    let mut out = Outbox::default();
+    node.handle(In::Resigned(true), Instant(2), &mut out);
+    let effects = out.take();
+    assert!(
+        effects.iter().any(|effect| matches!(effect, Effect::Formed { lineage: Lineage(better), .. } if *better == 1 << 64 | 10)),
+        "{effects:?}"
+    );
+}
+
+#[test]
+fn who_waits_in_another_founding_is_told_that_one_is_decided() {
+    let (mut node, theirs) = gives_its_founding_up();
+    let mut out = Outbox::default();
+    node.handle(In::Resigned(false), Instant(2), &mut out);
+    hears(&mut node, 1, standing(Lineage(1 << 64 | 10), 0, view(1, &[1, 3], &[])));
+    node.handle(In::Decided { view: view(1, &[2, 3], &[]), lineage: theirs, round: Round(1) }, Instant(3), &mut out);
+    let told = |effect: &Effect| matches!(effect, Effect::Send { to: NodeId(1), frame: Frame::V1 { message, .. } } if matches!(&**message, Message::Hello(hello) if hello.standing.as_ref().is_some_and(|standing| standing.round == Round(1))));
+    let effects = out.take();
+    assert!(effects.iter().any(told), "{effects:?}");
 }
 
 #[test]
