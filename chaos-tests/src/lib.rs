@@ -5,7 +5,6 @@
 //! | [`conformance`] | runs recorded trajectories through real runtimes and compares every value |
 //! | [`model`] | explores every state of small clusters with the product's own rules |
 //! | [`invariants`] | what must hold, whatever happens: judges traces |
-//! | [`traces`] | what nodes wrote down, read back |
 //! | [`sim`] | whole nodes in virtual time: every machine, a network, seeded faults |
 //! | [`fuzz`] | every decoder, for any bytes |
 //! | [`processes`] | scenarios, links, measures and reports of chaos on real processes |
@@ -20,6 +19,5 @@ pub mod invariants;
 pub mod model;
 pub mod processes;
 pub mod sim;
-pub mod traces;
 #[cfg(feature = "virtual-time")]
 pub mod virtual_cluster;

@@ -4,7 +4,7 @@
 use slowmo::{Config, ElasticSampler, Runtime, StepError};
 use slowmo_chaos::cluster::{Link, start};
 use slowmo_chaos::invariants::{Judge, Verdict};
-use slowmo_chaos::traces;
+use slowmo_chaos::processes::collect;
 use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::trace::{End, Event, Line, Setup};
@@ -57,17 +57,16 @@ fn train(node: &Runtime, crashes_at: Option<u64>) -> bool {
 
 /// What becomes of every rule over what is in the folder; nodes that say nothing of their end were killed.
 fn judge(folder: &Path, replicas: usize) -> (BTreeMap<&'static str, Verdict>, Vec<Line>) {
-    let found = traces::read_folder(folder).unwrap();
-    let mut open = BTreeMap::new();
-    for line in &found.lines {
+    let (mut found, mut open) = (Vec::new(), BTreeMap::new());
+    collect::merge(folder, &mut |line| found.push(line)).unwrap();
+    for (index, line) in found.iter().enumerate() {
         match &line.event {
-            Event::Started(start) => _ = open.insert(*start, line.at),
+            Event::Started(start) => _ = open.insert(*start, index),
             Event::Ended { start, .. } => _ = open.remove(start),
-            Event::Applied { start, .. } | Event::Contributed { start, .. } => _ = open.insert(*start, line.at),
+            Event::Applied { start, .. } | Event::Contributed { start, .. } => _ = open.insert(*start, index),
             _ => {}
         }
     }
-    let killed = open.into_iter().map(|(start, at)| (Instant(at.0 + 1), Event::Ended { start, end: End::Killed })).collect();
     let setup = Setup {
         seed: 0,
         quorum: Quorum::Majority,
@@ -77,9 +76,13 @@ fn judge(folder: &Path, replicas: usize) -> (BTreeMap<&'static str, Verdict>, Ve
         recovers_within: Span::from_millis(PATIENCE_MS),
         samples: Some(SAMPLES as u64),
     };
-    let begun = found.lines[0].at;
     let mut lines = vec![Line { at: Instant(0), event: Event::Begun(setup) }];
-    lines.extend(traces::run(begun, found.lines, killed));
+    for (index, line) in found.into_iter().enumerate() {
+        let at = line.at;
+        lines.push(line);
+        let killed = open.iter().filter(|(_, last)| **last == index);
+        lines.extend(killed.map(|(start, _)| Line { at, event: Event::Ended { start: *start, end: End::Killed } }));
+    }
     let end = lines.last().unwrap().at;
     lines.push(Line { at: end, event: Event::Over });
     let mut judge = Judge::default();
@@ -148,7 +151,6 @@ fn a_torn_last_line_is_left_out_and_the_rest_is_judged() {
     // As SIGKILL may leave it.
     let mut file = std::fs::OpenOptions::new().append(true).open(&paths[0]).unwrap();
     file.write_all(b"{\"at\":17000000000000,\"event\":\"applied\",\"node\":4,\"incar").unwrap();
-    assert_eq!(traces::read_folder(folder.path()).unwrap().torn, 1);
     let (verdicts, _) = judge(folder.path(), 1);
     assert_nothing_is_violated(&verdicts);
     assert_eq!(held(&verdicts, "identical_parameters"), 26);

@@ -80,6 +80,17 @@
 //!   └ applies, drained: it may end
 //! ```
 //!
+//! # Two members cannot reach each other
+//! Liveness asks others too, so both are alive; a round that needs streams between them would wait for the link.
+//! ```text
+//!   A ──✗── B               leader L
+//!   ├─ Broken(B) ────────────►│ another attempt: the break may be gone
+//!   ├─ Broken(B) ────────────►│ the same pair under two ballots: the next attempt is made without B, if the others are a quorum
+//!   │◄─ Propose(A, L; next view without B) ┤      B joins again once it reaches every member
+//! ```
+//! A leader does so by itself where it cannot send to a member that has not accepted, and a member leads where it cannot send to its
+//! leader; each waits a while first, as most connections are made anew at once (`machine::apart` has the times).
+//!
 //! # Stragglers, quorum, losses
 //! After the grace the leader makes a proposal with those that contributed; the others take part, receive, and stay members.
 //! Under [`crate::policy::Quorum::Majority`] the participants must be a quorum of the view. Where they are not, but account for all

@@ -108,7 +108,7 @@ pub enum Message {
     Decide(Outcome),
     /// The header of a frame was older than the sender's state.
     Stale,
-    /// A stream of the header's ballot to or from this node broke; asks the leader for another attempt.
+    /// A stream of the header's ballot to or from this node broke, or cannot come; asks the leader for another attempt.
     Broken(NodeId),
     /// The round cannot go on: its reason, for every member's error.
     Abandon(RefusalReason),

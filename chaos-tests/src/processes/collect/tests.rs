@@ -81,9 +81,16 @@ fn a_journal_is_read_back_as_it_was_written() {
 }
 
 #[test]
-fn a_line_that_a_full_disk_cut_in_the_middle_of_a_word_is_left_out() {
+fn a_torn_line_is_left_out_wherever_it_ends() {
     let folder = tempfile::tempdir().unwrap();
-    let torn = text(&[(1, Event::Quiet)]) + "{\"at\":2,\"ev\n" + &text(&[(3, Event::Over)]);
-    std::fs::write(folder.path().join("1-5.jsonl"), torn).unwrap();
-    assert_eq!(merged(folder.path()).unwrap(), [(0, Event::Quiet), (2, Event::Over)]);
+    let whole = text(&[(2, Event::Started(start(1, 5)))]);
+    for length in 1..whole.len() - 1 {
+        // The end of a file, as a killed process leaves it; a line of its own, as a disk does that was full for a while.
+        for (rest, expected) in [(String::new(), vec![0]), ("\n".to_owned() + &text(&[(3, Event::Over)]), vec![0, 2])] {
+            let torn = text(&[(1, Event::Quiet)]) + &whole[..length] + &rest;
+            std::fs::write(folder.path().join("1-5.jsonl"), torn).unwrap();
+            let times: Vec<u64> = merged(folder.path()).unwrap().into_iter().map(|(at, _)| at).collect();
+            assert_eq!(times, expected, "{}", &whole[..length]);
+        }
+    }
 }
