@@ -84,6 +84,13 @@ fn seeds_that_failed_once() {
         // Two nodes took each other for dead, went on alone, and nobody looked for the other.
         (975, "two histories that never met"),
         (1001, "two histories that never met"),
+        // Among survivors, a node that woke up decided alone while the others, alive and ahead, were silent.
+        (21_866, "alone beside the living"),
+        (22_121, "alone beside the living"),
+        // The last member that could be reached was drained: the run is over.
+        (23_723, "nobody is left"),
+        // Two led, cut off from each other; who had followed one of them waited with the other when the first one died.
+        (18_072, "a promise to the dead"),
         // Streams between the same two members broke again and again; the round was given up, and with it the run.
         (1653, "members that cannot reach each other"),
         (3432, "members that cannot reach each other"),

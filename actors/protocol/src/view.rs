@@ -6,6 +6,7 @@
 use crate::ident::{Epoch, Incarnation, NodeId};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// Most members a view may have; bounds every frame that carries one.
 pub const MEMBERS_MAX: usize = 4096;
@@ -28,9 +29,10 @@ pub struct Member {
 #[serde(try_from = "Unchecked", into = "Unchecked")]
 pub struct View {
     epoch: Epoch,
-    members: Vec<Member>,
+    /// Shared: every hello and every outcome carries a view.
+    members: Arc<[Member]>,
     /// Per seat the rank of its member; fewer than [`MEMBERS_MAX`], so it fits.
-    seats: Vec<u16>,
+    seats: Arc<[u16]>,
 }
 
 /// The wire form of a view, before its order and bounds are checked.
@@ -53,16 +55,16 @@ impl TryFrom<Unchecked> for View {
         let view = Self::new(value.epoch, value.members)?;
         let mut sorted = value.seats.clone();
         sorted.sort_unstable();
-        if sorted != view.seats {
+        if sorted[..] != view.seats[..] {
             return Err(ViewError::Seats);
         }
-        Ok(Self { seats: value.seats, ..view })
+        Ok(Self { seats: value.seats.into(), ..view })
     }
 }
 
 impl From<View> for Unchecked {
     fn from(view: View) -> Self {
-        Self { epoch: view.epoch, members: view.members, seats: view.seats }
+        Self { epoch: view.epoch, members: view.members.to_vec(), seats: view.seats.to_vec() }
     }
 }
 
@@ -104,7 +106,7 @@ impl View {
             None => {
                 // At most `MEMBERS_MAX` members, which fits.
                 let seats = (0..members.len() as u16).collect();
-                Ok(Self { epoch, members, seats })
+                Ok(Self { epoch, members: members.into(), seats })
             }
         }
     }
@@ -258,7 +260,7 @@ pub(crate) mod tests {
 
     #[test]
     fn received_seats_are_one_each() {
-        let unchecked = |seats: &[u16]| Unchecked { epoch: Epoch(1), members: view(&[1, 2, 3]).members, seats: seats.to_vec() };
+        let unchecked = |seats: &[u16]| Unchecked { epoch: Epoch(1), members: view(&[1, 2, 3]).members.to_vec(), seats: seats.to_vec() };
         assert_eq!(View::try_from(unchecked(&[2, 0, 1])).unwrap().seated().collect::<Vec<_>>(), [NodeId(3), NodeId(1), NodeId(2)]);
         for bad in [&[0, 1][..], &[0, 1, 1], &[0, 1, 3], &[0, 1, 2, 2], &[]] {
             assert_eq!(View::try_from(unchecked(bad)), Err(ViewError::Seats), "{bad:?}");

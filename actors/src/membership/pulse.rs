@@ -68,7 +68,7 @@ impl Pulse {
     pub fn tick(&mut self) {
         self.ticks = self.ticks.wrapping_add(1);
         let watched: Vec<NodeId> = self.machine.watched().collect();
-        self.heard.retain(|node, _| watched.contains(node));
+        self.heard.retain(|node, _| self.machine.watches(*node));
         for node in watched {
             self.hear(node);
             if self.ticks.is_multiple_of(ROUND_TRIP_TICKS)

@@ -107,6 +107,7 @@ impl Machine for Coordinator {
             In::Lost(node, incarnation) => {
                 self.dead.insert((node, incarnation));
                 self.resume((node, incarnation), now, out);
+                self.tell_of_the_ballot_of_the_dead(out);
             }
             In::Back(node) => self.back(node),
             In::PeerUp(node) => self.peer_up(node, out),

@@ -121,6 +121,12 @@ impl Liveness {
         self.peers.keys().copied()
     }
 
+    /// Whether this machine watches a node.
+    #[must_use]
+    pub fn watches(&self, node: NodeId) -> bool {
+        self.peers.contains_key(&node)
+    }
+
     /// Whether a watched node is taken for dead.
     #[must_use]
     pub fn is_down(&self, node: NodeId) -> bool {

@@ -85,7 +85,7 @@ impl MembershipPart {
     fn tick(&mut self, heard: &Heard, now: Instant, wishes: &mut Vec<Wish>, out: &mut Outbox<Effect>) {
         self.ticks += 1;
         let watched: Vec<NodeId> = self.liveness.watched().collect();
-        self.heard.retain(|node, _| watched.contains(node));
+        self.heard.retain(|node, _| self.liveness.watches(*node));
         for node in watched {
             self.hear(node, heard, now, wishes, out);
             if self.ticks.is_multiple_of(ROUND_TRIP_TICKS) {
@@ -119,8 +119,8 @@ impl MembershipPart {
     }
 
     fn tell_suspects(&mut self, wishes: &mut Vec<Wish>) {
-        let suspects: Suspects = self.liveness.suspected().collect();
-        if suspects != self.suspects {
+        if !self.liveness.suspected().eq(self.suspects.iter().copied()) {
+            let suspects: Suspects = self.liveness.suspected().collect();
             self.suspects.clone_from(&suspects);
             wishes.push(Wish::Tell(Mail::Gossip(ToGossip::In(gossip_peer::In::Suspects(suspects)))));
         }

@@ -110,7 +110,9 @@ impl Coordinator {
         let living = self.taking_part();
         let participants: Vec<NodeId> = leading.promised().filter(|node| living.contains(node)).collect();
         let waits = participants.len() < living.len() && current.promise_by.is_some();
-        if waits || !self.are_enough(&participants) {
+        // Whoever lives and is silent may be ahead: only a quorum goes on without.
+        let leaves_the_living = participants.len() < living.len() && !history.view.is_quorum(participants.iter().copied());
+        if waits || leaves_the_living || !self.are_enough(&participants) {
             return;
         }
         if let Some(bound) = leading.bound_to() {
@@ -166,6 +168,16 @@ impl Coordinator {
         }
         if let Some(current) = &mut self.current {
             current.proposal = Some(proposal);
+        }
+    }
+
+    /// Whoever leads now may wait for this node's vote under a ballot that is lower than the one that this node promised to the dead,
+    /// and may never hear of that one.
+    pub(super) fn tell_of_the_ballot_of_the_dead(&self, out: &mut Outbox<Effect>) {
+        let (Some(history), Some(current)) = (&self.history, &self.current) else { return };
+        let owner = history.view.member(current.ballot().node);
+        if let Some(leader) = self.leader().filter(|leader| *leader != self.me() && owner.is_some_and(|owner| self.is_gone(owner))) {
+            self.send(leader, Message::Stale, out);
         }
     }
 

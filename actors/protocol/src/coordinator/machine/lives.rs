@@ -67,9 +67,17 @@ impl Coordinator {
         !group.is_empty() && history.view.members().iter().all(accounted)
     }
 
+    /// Whether nothing is known of anybody that is gone or away: asked at every event, so not member by member.
+    pub(super) fn all_are_here(&self) -> bool {
+        self.dead.is_empty() && self.joiners.is_empty() && self.given_up().next().is_none()
+    }
+
     /// Whether the members that seem alive, and can be reached, may decide.
     pub(super) fn alive_are_enough(&self) -> bool {
         let Some(history) = self.history.as_ref().filter(|history| !history.joining) else { return true };
+        if self.all_are_here() {
+            return true;
+        }
         let reached = |member: &&Member| !self.is_gone(member) && !self.given_up().any(|node| node == member.id);
         let reached: Vec<_> = history.view.members().iter().filter(reached).map(|member| member.id).collect();
         self.are_enough(&reached)

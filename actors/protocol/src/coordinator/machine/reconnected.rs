@@ -66,6 +66,7 @@ impl Coordinator {
             self.promise_again(ballot, out);
         }
         self.lead_again(node, out);
+        self.tell_of_the_ballot_of_the_dead(out);
     }
 
     /// Tells the owner of a promised ballot so once more; the first one needs no promises.

@@ -258,7 +258,8 @@ impl Coordinator {
     /// Whether every member lives and contributes, so that the first ballot may be used; never while joining.
     pub(super) fn is_plain(&self) -> bool {
         let fine = |view: &View| view.members().iter().all(|member| !self.is_gone(member) && !self.is_silent(member));
-        self.history.as_ref().is_some_and(|history| !history.joining && fine(&history.view))
+        let calm = self.all_are_here() && self.leaving.is_empty();
+        self.history.as_ref().is_some_and(|history| !history.joining && (calm || fine(&history.view)))
     }
 
     /// Tells whoever should lead of this node's contribution, and whoever does under the ballot that was promised.

@@ -152,3 +152,19 @@ fn streams_of_a_member_that_cannot_be_reached_are_reported_to_the_leader_until_i
     assert!(broken(&member.tell(In::Tick)), "what was said may be lost");
     member.tell(In::PeerUp(NodeId(3)));
 }
+
+/// Nodes 1 and 2 both lead, cut off from each other; node 3 has followed node 2 last, which dies.
+#[test]
+fn whoever_leads_learns_of_the_ballot_that_was_promised_to_the_dead() {
+    let mut member = Leader::of(&[1, 2, 3], 3);
+    let taken_over = member.ballot().next_of(NodeId(2));
+    member.hear(2, taken_over, Message::Prepare);
+    assert_eq!(member.ballot(), taken_over);
+    let dead = member.view.member(NodeId(2)).unwrap().incarnation;
+    let effects = member.tell(In::Lost(NodeId(2), dead));
+    let told = |effect: &Effect| {
+        let Effect::Send { to, frame: Frame::V1 { header, message } } = effect else { return false };
+        *to == NodeId(1) && header.ballot == taken_over && **message == Message::Stale
+    };
+    assert!(effects.iter().any(told), "{effects:?}");
+}
