@@ -87,6 +87,9 @@ fn seeds_that_failed_once() {
         // Among survivors, a node that woke up decided alone while the others, alive and ahead, were silent.
         (21_866, "alone beside the living"),
         (22_121, "alone beside the living"),
+        // A member that had resigned, and that the view counts on, was not told who of it died, and waited for that node.
+        (3840, "a stranger among the members"),
+        (9149, "survivors beside one that has resigned"),
         // The last member that could be reached was drained: the run is over.
         (23_723, "nobody is left"),
         // Two led, cut off from each other; who had followed one of them waited with the other when the first one died.

@@ -13,6 +13,9 @@ pub const MILLI: u64 = 1_000;
 /// Ids of the founders are so far apart: others come between them.
 const ID_GAP: u64 = 5;
 
+/// From more nodes on, time and frames are spared: what is simulated grows with the square of their number.
+const LARGE: usize = 64;
+
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
@@ -132,8 +135,9 @@ impl Config {
                 Class::Spaced => 3,
                 _ => 3 + random.below(9),
             },
-            recovers_within: Span::from_millis(15_000),
-            encodes_every: 1,
+            recovers_within: Span::from_millis(if count > LARGE { 4_000 } else { 15_000 }),
+            // Hellos and outcomes carry whole views.
+            encodes_every: if count > LARGE { count as u64 } else { 1 },
         }
     }
 }

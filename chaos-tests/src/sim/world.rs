@@ -130,7 +130,7 @@ impl World {
             self.now = self.now.max(next.at);
             let Some(Planned { event, .. }) = self.queue.pop() else { break };
             self.events += 1;
-            if self.events > EVENTS_MAX {
+            if self.events > EVENTS_MAX * (1 + self.config.founders.len() as u64 / 32) {
                 self.watch.endless(self.now);
             }
             self.step(event);

@@ -128,8 +128,18 @@ impl Machine for Coordinator {
         let lost = current.open.as_ref().and_then(|open| open.lost_by);
         let begun = current.begun.filter(|_| current.decided.is_none() && self.leads());
         let grace = begun.filter(|_| !current.grace_over).map(|begun| begun.after(self.settings.grace));
-        let deadlines =
-            [broken, lost, current.give_up, current.follow_until, current.promise_by, grace, current.joiners_by, self.away_deadline()];
+        let silent = current.silent_by.filter(|_| !current.silent_over);
+        let deadlines = [
+            silent,
+            broken,
+            lost,
+            current.give_up,
+            current.follow_until,
+            current.promise_by,
+            grace,
+            current.joiners_by,
+            self.away_deadline(),
+        ];
         deadlines.into_iter().flatten().min()
     }
 }
@@ -329,6 +339,7 @@ impl Coordinator {
         let Some(current) = &mut self.current else { return };
         current.follow_until.take_if(|until| now >= *until);
         current.promise_by.take_if(|until| now >= *until);
+        current.silent_over |= current.silent_by.is_some_and(|until| now >= until);
         current.grace_over |= current.begun.is_some_and(|begun| now >= begun.after(grace));
         let ballot = current.ballot();
         let broken = current.open.as_mut().and_then(|open| {

@@ -207,13 +207,12 @@ impl Membership {
         self.connected.get(&member.id) == Some(&member.incarnation)
     }
 
-    /// Nodes that wait to be admitted learn how the view, and who of it lives, has changed.
+    /// Nodes that wait to be admitted learn how the view, and who of it lives, has changed: also a member that has resigned.
     fn tell_strangers(&self, out: &mut Outbox<Effect>) {
         let Some(standing) = &self.life.standing else { return };
-        let member = |id: &NodeId, incarnation| standing.view.member(*id).is_some_and(|member| member.incarnation == incarnation);
         let elsewhere = |known: &Known| known.stands_in != Some(standing.lineage);
-        for (id, incarnation) in &self.connected {
-            if !member(id, *incarnation) && self.hellos.get(id).is_some_and(elsewhere) {
+        for id in self.connected.keys() {
+            if self.hellos.get(id).is_some_and(elsewhere) {
                 self.send(*id, self.hello(), out);
             }
         }

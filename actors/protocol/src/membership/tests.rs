@@ -425,3 +425,26 @@ fn a_cluster_of_which_nobody_is_left_is_no_longer_waited_for() {
     let asks = |effect: &Effect| matches!(effect, Effect::Send { frame: Frame::V1 { message, .. }, .. } if **message == Message::Join);
     assert!(out.take().iter().any(asks));
 }
+
+#[test]
+fn a_member_that_has_resigned_learns_who_of_the_view_died() {
+    let (mut node, mut out) = (machine(1, 1, ""), Outbox::default());
+    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
+    let view = View::new(Epoch(5), [1, 2, 3].map(member).to_vec()).unwrap();
+    node.handle(In::Decided { view, lineage: Lineage(5), round: Round(8) }, Instant(1), &mut out);
+    node.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(1), &mut out);
+    // It stands nowhere.
+    let peer = machine(2, 1, "");
+    let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+    node.handle(In::Frame { header, message }, Instant(1), &mut out);
+    _ = out.take();
+    node.handle(In::Down(NodeId(3), Incarnation(103)), Instant(2), &mut out);
+    let alive = out.take().into_iter().find_map(|effect| match effect {
+        Effect::Send { to: NodeId(2), frame: Frame::V1 { message, .. } } => match *message {
+            Message::Hello(Hello { standing: Some(standing), .. }) => Some(standing.alive),
+            _ => None,
+        },
+        _ => None,
+    });
+    assert_eq!(alive, Some(vec![NodeId(1), NodeId(2)]));
+}

@@ -41,6 +41,10 @@ pub struct Current {
     pub follow_until: Option<Instant>,
     /// Until when living members' promises are waited for.
     pub promise_by: Option<Instant>,
+    /// Until when living members are waited for that are needed for a quorum.
+    pub silent_by: Option<Instant>,
+    /// They were waited for so long.
+    pub silent_over: bool,
     /// The grace has passed since the first contribution.
     pub grace_over: bool,
     /// Until when joiners are waited for.
@@ -74,6 +78,8 @@ impl Current {
             give_up: None,
             follow_until: None,
             promise_by: None,
+            silent_by: None,
+            silent_over: false,
             grace_over: false,
             joiners_by: None,
             joiners_over: false,

@@ -16,6 +16,10 @@ use crate::wire::{Contributed, Header, Message, RefusalReason};
 /// How long a leader waits for the promises of members that seem alive, once a quorum promised.
 pub const PROMISE_WAIT: Span = Span::from_millis(1_000);
 
+/// How long a leader that has no quorum without them waits for members that seem alive and are silent, where survivors decide. Whoever
+/// is behind hears so meanwhile, and gives its place up.
+pub const SILENT_WAIT: Span = Span::from_millis(4_000);
+
 impl Coordinator {
     /// The lowest id that lives, as far as this node knows; itself if it is.
     pub(super) fn leader(&self) -> Option<NodeId> {
@@ -77,6 +81,7 @@ impl Coordinator {
         leading.promise(me, promise);
         current.retry = false;
         current.promise_by = Some(now.after(PROMISE_WAIT));
+        current.silent_by.get_or_insert(now.after(SILENT_WAIT));
         self.follow(ballot, now);
         if let Some(current) = &mut self.current {
             current.leading = Some(leading);
@@ -110,8 +115,9 @@ impl Coordinator {
         let living = self.taking_part();
         let participants: Vec<NodeId> = leading.promised().filter(|node| living.contains(node)).collect();
         let waits = participants.len() < living.len() && current.promise_by.is_some();
-        // Whoever lives and is silent may be ahead: only a quorum goes on without.
+        // Whoever lives and is silent may be ahead: a quorum goes on without, survivors wait until they would have heard so.
         let leaves_the_living = participants.len() < living.len() && !history.view.is_quorum(participants.iter().copied());
+        let leaves_the_living = leaves_the_living && !current.silent_over;
         if waits || leaves_the_living || !self.are_enough(&participants) {
             return;
         }
