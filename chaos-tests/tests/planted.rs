@@ -35,6 +35,11 @@ fn found(bug: Bug) -> Option<(u64, String)> {
         report.violation.map(|violation| (seed, violation.invariant))
     });
     plant(None);
+    if let Some((seed, _)) = &found {
+        // It is the bug that was found.
+        let report = search::seed(*seed, &(1..=8), Look::default());
+        assert!(report.violation.is_none(), "seed {seed} fails without {bug:?}: {:?}", report.violation);
+    }
     found
 }
 

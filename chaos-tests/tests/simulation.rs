@@ -107,6 +107,14 @@ fn seeds_that_failed_once() {
 }
 
 #[test]
+#[ignore = "takes minutes: cargo test --release -p slowmo-chaos --test simulation -- --ignored a_thousand_nodes"]
+fn a_thousand_nodes() {
+    let report = search::seed(1, &(1000..=1000), Look::default());
+    assert!(report.violation.is_none(), "{:?}", report.violation);
+    assert!(report.rounds > 10, "rounds go on: {}", report.rounds);
+}
+
+#[test]
 fn a_seed_is_the_same_run_every_time() {
     for number in [3, 7, 42] {
         let look = Look { keeps_trace: true, verbose: false };

@@ -63,6 +63,9 @@ struct Sim {
     /// Go on after the first failure, and list all.
     #[arg(long)]
     all: bool,
+    /// Print, for every message and phase of a round, under how many kinds of faults they met.
+    #[arg(long)]
+    coverage: bool,
     /// Print every message of the run to standard error.
     #[arg(long)]
     verbose: bool,
@@ -106,6 +109,9 @@ fn main() -> anyhow::Result<ExitCode> {
         found.runs as f64 / seconds
     );
     print_coverage(&found.coverage);
+    if arguments.coverage {
+        print!("{}", found.coverage.table());
+    }
     if arguments.all {
         for (seed, violation) in &found.failures {
             println!("seed {seed}: {} at {} ms: {}", violation.invariant, violation.at.0 / 1000, violation.what);

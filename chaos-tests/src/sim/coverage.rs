@@ -52,6 +52,28 @@ impl Coverage {
         pairs
     }
 
+    /// A line for every message, a column for every phase: under how many kinds of faults they met, and the kinds there are.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let (pairs, mut text) = (self.pairs(), String::new());
+        let phases: BTreeSet<_> = pairs.keys().map(|(_, phase)| *phase).collect();
+        let messages: BTreeSet<_> = pairs.keys().map(|(message, _)| *message).collect();
+        let faults: BTreeSet<_> = pairs.values().flatten().copied().collect();
+        let width = |phase: &str| phase.len().max(3) + 2;
+        text.push_str(&format!("{:16}", ""));
+        phases.iter().for_each(|phase| text.push_str(&format!("{phase:>0$}", width(phase))));
+        for message in messages {
+            text.push_str(&format!("\n{message:16}"));
+            for phase in &phases {
+                let met = pairs.get(&(message, *phase)).map_or_else(|| "·".to_owned(), |faults| faults.len().to_string());
+                text.push_str(&format!("{met:>0$}", width(phase)));
+            }
+        }
+        let faults: Vec<_> = faults.into_iter().collect();
+        text.push_str(&format!("\nof {}: {}\n", faults.len(), faults.join(", ")));
+        text
+    }
+
     /// All that was seen.
     pub fn iter(&self) -> impl Iterator<Item = &Triple> {
         self.seen.iter()

@@ -91,7 +91,6 @@ fn wrong_messages() -> Vec<Message> {
         Message::Decide(forged()),
         Message::Stale,
         Message::Broken(NodeId(1)),
-        Message::Abandon(RefusalReason::StreamBroken { node: NodeId(1) }),
         Message::Abandon(RefusalReason::MomentumLost { shards: 3 }),
         Message::GossipMixed { step: Step(1) },
         Message::GossipRefused { step: Step(2), reached: Step(u64::MAX) },

@@ -39,7 +39,7 @@ use crate::topology::Rates;
 use crate::view::{Member, View};
 use crate::wire::{Contributed, Message};
 use apart::Away;
-pub use apart::{AWAY_WAIT, REPORTS_TO_PART, STAND_IN_STEP};
+pub use apart::{ATTEMPT_WAIT_MAX, AWAY_WAIT, PAIRS_REPORTED_MAX, REPORTS_TO_PART, STAND_IN_STEP, STAND_IN_STEPS_MAX};
 use current::Current;
 use early::Early;
 pub use early::{EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX};
@@ -106,13 +106,20 @@ impl Machine for Coordinator {
             In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, now),
             In::Lost(node, incarnation) => {
                 self.dead.insert((node, incarnation));
+                self.wait_for_the_silent_anew(now);
                 self.resume((node, incarnation), now, out);
                 self.tell_of_the_ballot_of_the_dead(out);
             }
-            In::Back(node) => self.back(node),
+            In::Back(node) => {
+                self.back(node);
+                self.wait_for_the_silent_anew(now);
+            }
             In::PeerUp(node) => self.peer_up(node, out),
             In::PeerDown(node) => self.away.lost(node, now),
-            In::Joiners { epoch, members } => self.candidates(epoch, members),
+            In::Joiners { epoch, members } => {
+                self.candidates(epoch, members);
+                self.tell_of_the_ballot_of_the_dead(out);
+            }
             // Outside, who leaves is none of this node's business: it may be another start by the time this node joins.
             In::Leaving { node, incarnation, contributes } if self.history.is_some() => self.leaves((node, incarnation), contributes),
             In::Leaving { .. } => {}
@@ -205,7 +212,7 @@ impl Coordinator {
         self.replay(now, out);
         if std::mem::take(&mut self.refounds) && first != self.me() && !planted::has(Bug::RefoundingUnasked) {
             // Whoever leads by now makes the attempt again.
-            self.broadcast(members, &Message::Broken(first), out);
+            self.broadcast(members, &Message::Broken(self.me()), out);
         }
     }
 
@@ -347,7 +354,7 @@ impl Coordinator {
             open.broken.take_if(|(_, deadline)| now >= *deadline).filter(|_| of_this)
         });
         if let Some((node, _)) = broken {
-            self.ask_for_another_attempt((self.me(), node), out);
+            self.ask_for_another_attempt((self.me(), node), now, out);
         }
         self.give_lost_streams_up(now, out);
         let Some(current) = &mut self.current else { return };

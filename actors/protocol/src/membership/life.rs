@@ -25,7 +25,7 @@ pub(super) struct Life {
     /// The lineage of the history that this node's last round went on from.
     pub lineage_before: Option<Lineage>,
     /// Resignations that the coordinator has not answered: what it said was decided, it said before. Each with the founding that it
-    /// gives up, if it is one.
+    /// gives up, if it is one. Nothing is entered before all are answered, so there are few.
     pub resigning: VecDeque<Option<Standing>>,
     /// The founding that the coordinator keeps to, while it has not answered everything.
     pub kept: Option<Standing>,
@@ -37,8 +37,8 @@ pub(super) struct Life {
     pub cluster: Option<Standing>,
     /// The view that this node asked to be admitted to.
     pub asked: Option<(Lineage, Epoch)>,
-    /// It has asked since it last resigned.
-    pub may_be_admitted: bool,
+    /// The view that it asked to be admitted to last, since it last resigned.
+    pub wished: Option<(Lineage, Epoch)>,
     /// Others say that this node is a member of this view, which is later than the one it asked for.
     pub counted: Option<Standing>,
     pub counted_until: Option<Instant>,
@@ -142,12 +142,19 @@ impl Membership {
         let Some(standing) = &self.life.standing else { return };
         if before.as_ref().is_some_and(|before| before.view == standing.view) {
             if round == Round::FOUNDING.next() {
-                // Whoever waits in another founding has to know that this one is decided.
+                // Whoever waits in another founding has to know that this one is decided; founders have not said that they stand here.
+                let (lineage, view) = (standing.lineage, standing.view.clone());
+                let founders = self.hellos.values_mut().filter(|known| known.stands_in.is_none() && view.members().contains(&known.member()));
+                founders.for_each(|known| known.stands_in = Some(lineage));
                 self.tell_strangers(out);
             }
             return;
         }
         let (view, enters) = (standing.view.clone(), before.is_none());
+        if enters && round > Round::FOUNDING {
+            // Whoever said last that it stands nowhere would be told of every change.
+            self.say_where_it_stands(out);
+        }
         self.life.leave_again_at = None;
         before.iter().for_each(|before| self.note_missed(&before.view, &view));
         out.push(Effect::Search(false));
@@ -268,13 +275,13 @@ impl Membership {
         if self.model.is_none() || self.life.asked == Some(wish) || !self.unheard(&cluster).is_empty() {
             return;
         }
-        if self.counts_on_me(&cluster.view) && self.life.may_be_admitted {
+        if self.counts_on_me(&cluster.view) && self.life.wished.is_some_and(|last| last != wish) {
             // Admitted, and the decision may still be on its way here: whoever asks again holds nothing of it and votes on nothing.
-            self.life.may_be_admitted = false;
+            self.life.wished = None;
             self.life.resigning.push_back(None);
             return out.push(Effect::Resign(GivesUp::Membership));
         }
-        (self.life.asked, self.life.may_be_admitted) = (Some(wish), true);
+        (self.life.asked, self.life.wished) = (Some(wish), Some(wish));
         if self.settings.join {
             // Until now it kept its model to itself, so that no founding counted on it.
             cluster.view.ids().filter(|id| self.connected.contains_key(id)).for_each(|peer| self.send(peer, self.hello(), out));

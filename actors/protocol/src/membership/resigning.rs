@@ -14,7 +14,7 @@ impl Membership {
         let gives_up = if founding.is_some() { gives_up } else { GivesUp::Membership };
         self.life.resigning.push_back(founding);
         self.life.keeps_until = None;
-        (self.life.asked, self.life.may_be_admitted) = (None, false);
+        (self.life.asked, self.life.wished) = (None, None);
         self.life.candidates.clear();
         self.life.dead.clear();
         self.life.elsewhere.clear();
@@ -40,7 +40,7 @@ impl Membership {
         }
     }
 
-    fn say_where_it_stands(&self, out: &mut Outbox<Effect>) {
+    pub(super) fn say_where_it_stands(&self, out: &mut Outbox<Effect>) {
         self.connected.keys().for_each(|peer| self.send(*peer, self.hello(), out));
     }
 

@@ -23,7 +23,8 @@
 //!   deadlines' lengths are chosen so far apart that they pass in the order of their kinds: the lead left to another, promises
 //!   waited for, grace, joiners waited for. Other orders differ in nothing: the first two are never both of use to one node (who
 //!   asks for promises leads), the grace is of use only once nobody waits for promises, and the joiners' deadline only after a
-//!   proposal, before which the grace was over if it had to be.
+//!   proposal, before which the grace was over if it had to be. Nobody is waited for where survivors decide (no setup has them), and
+//!   no link is given up, as none breaks.
 //! * **A deadline passes only when that has an effect.** Only who leads reads what passed, at the end of every event: before there
 //!   is an effect nothing tells whether it passed, and "it passes, then the event" ends where "the event, then it passes" does.
 //! * **Frames of a round that is over** are dropped as soon as their receiver would neither answer nor change: rounds only grow, so

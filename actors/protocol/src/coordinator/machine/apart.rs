@@ -9,9 +9,9 @@
 //!   3 ✗ leader  3 leads itself, if it was away for twice AWAY_WAIT (and a little more, the higher its rank)
 //! ```
 
-use super::Coordinator;
+use super::{Coordinator, STREAM_BROKEN_WAIT};
 use crate::coordinator::events::Effect;
-use crate::ident::{Ballot, NodeId};
+use crate::ident::{Ballot, NodeId, Round};
 use crate::machine::Outbox;
 use crate::time::{Instant, Span};
 use crate::view::{MEMBERS_MAX, Member};
@@ -22,6 +22,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const AWAY_WAIT: Span = Span::from_millis(1_500);
 /// How much longer each next member leaves the lead to those before it, where the leader is away.
 pub const STAND_IN_STEP: Span = Span::from_millis(250);
+/// At most so many of these steps.
+pub const STAND_IN_STEPS_MAX: usize = 16;
+/// Most that a leader waits before another attempt where streams break again and again, and that a member waits before it stands in
+/// again: the waits double, so that data that takes long arrives in between.
+pub const ATTEMPT_WAIT_MAX: Span = Span::from_millis(32_000);
+/// Most pairs of which reports are kept.
+pub const PAIRS_REPORTED_MAX: usize = 4096;
 /// Under how many ballots of a round a pair must be reported before the round is made without one of the two.
 pub const REPORTS_TO_PART: u32 = 2;
 
@@ -46,6 +53,13 @@ impl Away {
         }
     }
 
+    /// Who is in no view any more is missed by nobody.
+    pub fn retain(&mut self, stays: impl Fn(NodeId) -> bool) {
+        self.since.retain(|node, _| stays(*node));
+        self.given_up.retain(|node| stays(*node));
+        self.deposed.retain(|node| stays(*node));
+    }
+
     pub fn found(&mut self, node: NodeId) {
         self.since.remove(&node);
         self.given_up.remove(&node);
@@ -67,7 +81,8 @@ impl Away {
 /// What the owner of the ballots of a round was told about links that are broken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Apart {
-    /// By pair, the lower id first: under how many ballots it was reported, and the last of them. At most a pair for every two members.
+    /// By pair, the lower id first: under how many ballots it was reported, and the last of them. A node alone: it fails by itself.
+    /// At most [`PAIRS_REPORTED_MAX`].
     reports: BTreeMap<(NodeId, NodeId), (u32, Ballot)>,
     /// Who takes no part in this round.
     left_out: BTreeSet<NodeId>,
@@ -75,7 +90,11 @@ pub struct Apart {
 
 impl Apart {
     fn report(&mut self, (one, other): (NodeId, NodeId), ballot: Ballot) -> bool {
-        let (reports, last) = self.reports.entry((one.min(other), one.max(other))).or_insert((0, Ballot::default()));
+        let pair = (one.min(other), one.max(other));
+        if self.reports.len() >= PAIRS_REPORTED_MAX && !self.reports.contains_key(&pair) {
+            return false;
+        }
+        let (reports, last) = self.reports.entry(pair).or_insert((0, Ballot::default()));
         if *reports == 0 || *last != ballot {
             (*reports, *last) = (*reports + 1, ballot);
         }
@@ -86,6 +105,11 @@ impl Apart {
     fn pairs_of(&self, node: NodeId) -> usize {
         self.reports.keys().filter(|(one, other)| *one == node || *other == node).count()
     }
+}
+
+/// `span`, doubled so often, at most [`ATTEMPT_WAIT_MAX`].
+fn doubled(span: Span, times: u32) -> Span {
+    Span(span.0.saturating_mul(1 << times.min(16)).min(ATTEMPT_WAIT_MAX.0))
 }
 
 impl Coordinator {
@@ -124,37 +148,64 @@ impl Coordinator {
         let Some(current) = self.current.as_ref().filter(|_| !self.away.deposed.is_empty()) else { return false };
         let deposed = |node: NodeId| self.away.deposed.contains(&node);
         let owner = current.ballots.highest().node;
+        if current.stand_in_at.is_some() {
+            return false;
+        }
         let without = |leader: NodeId| deposed(leader) && !self.taking_part().contains(&leader);
         self.leader().is_some_and(without) && (owner == self.me() || deposed(owner))
     }
 
     fn deposed_after(&self) -> Span {
         let rank = self.view().map_or(0, |view| view.ids().take_while(|id| *id < self.me()).count());
-        Span(2 * AWAY_WAIT.0 + rank as u64 * STAND_IN_STEP.0)
+        Span(2 * AWAY_WAIT.0 + rank.min(STAND_IN_STEPS_MAX) as u64 * STAND_IN_STEP.0)
     }
 
     pub(super) fn away_deadline(&self) -> Option<Instant> {
         self.view()?;
-        self.away.deadlines(self.deposed_after()).min()
+        let current = self.current.as_ref();
+        let others = [current.and_then(|current| current.retry_at), current.and_then(|current| current.stand_in_at)];
+        self.away.deadlines(self.deposed_after()).chain(others.into_iter().flatten()).min()
     }
 
     pub(super) fn pass_time_away(&mut self, now: Instant) {
         self.away.pass(now, self.deposed_after());
+        let Some(current) = &mut self.current else { return };
+        current.stand_in_at.take_if(|at| now >= *at);
+        current.retry |= current.retry_at.take_if(|at| now >= *at).is_some();
+    }
+
+    /// This node takes the lead: if that is for another one, it leaves what it began some time, and longer every time.
+    pub(super) fn note_standing_in(&mut self, now: Instant) {
+        let stands_in = self.stands_in() && self.leader() != Some(self.me());
+        if let Some(current) = self.current.as_mut().filter(|_| stands_in) {
+            current.stood_in += 1;
+            current.stand_in_at = Some(now.after(doubled(Span(2 * AWAY_WAIT.0), current.stood_in)));
+        }
     }
 
     /// A stream of the attempt under way broke, or does not come, between live nodes: another attempt, if this node owns the ballot;
     /// else its owner is asked for one. One break is seen by many nodes, and costs one attempt.
-    pub(super) fn ask_for_another_attempt(&mut self, (reporter, node): (NodeId, NodeId), out: &mut Outbox<Effect>) {
+    pub(super) fn ask_for_another_attempt(&mut self, (reporter, node): (NodeId, NodeId), now: Instant, out: &mut Outbox<Effect>) {
         let me = self.me();
         let Some(current) = &mut self.current else { return };
         let ballot = current.ballot();
         if ballot.node != me {
-            return self.send(ballot.node, Message::Broken(node), out);
+            if reporter == me {
+                self.send(ballot.node, Message::Broken(node), out);
+            }
+            return;
         }
-        current.retry = true;
+        if !current.retry && current.retry_at.is_none() {
+            current.broken += 1;
+            // The first ones at once: most breaks are over when they are noticed.
+            let wait = current.broken.checked_sub(REPORTS_TO_PART + 1).map(|times| doubled(STREAM_BROKEN_WAIT, times));
+            (current.retry, current.retry_at) = (wait.is_none(), wait.map(|wait| now.after(wait)));
+        }
         let Some(history) = &self.history else { return };
         let lives = |id: NodeId| history.view.member(id).is_some_and(|member| !self.is_gone(member));
-        if reporter == node || !lives(reporter) || !lives(node) {
+        // Who changes over to this founding asks for its streams again, which did not break.
+        let changes_over = history.round == Round::FOUNDING && reporter == node;
+        if changes_over || !lives(reporter) || !lives(node) {
             return;
         }
         let Some(current) = &mut self.current else { return };
@@ -168,7 +219,7 @@ impl Coordinator {
     fn part(&mut self, (one, other): (NodeId, NodeId)) {
         let (Some(history), Some(current)) = (&self.history, &self.current) else { return };
         let mut pair = [one, other];
-        pair.sort_by_key(|node| std::cmp::Reverse((current.apart.pairs_of(*node), *node)));
+        pair.sort_by_cached_key(|node| std::cmp::Reverse((current.apart.pairs_of(*node), *node)));
         let members = self.taking_part();
         if pair.iter().any(|node| !members.contains(node)) {
             return;

@@ -53,6 +53,13 @@ pub struct Current {
     pub joiners_over: bool,
     /// Another attempt is due although nobody died.
     pub retry: bool,
+    /// Attempts that broken streams ended.
+    pub broken: u32,
+    /// When the next attempt after such a one may begin.
+    pub retry_at: Option<Instant>,
+    /// How often this node stood in for a leader that it cannot reach, and when it may again.
+    pub stood_in: u32,
+    pub stand_in_at: Option<Instant>,
     /// Who cannot reach whom.
     pub apart: Apart,
     /// Members that are ahead and were asked for their outcome.
@@ -84,6 +91,10 @@ impl Current {
             joiners_by: None,
             joiners_over: false,
             retry: false,
+            broken: 0,
+            retry_at: None,
+            stood_in: 0,
+            stand_in_at: None,
             apart: Apart::default(),
             asked: BTreeSet::new(),
         }

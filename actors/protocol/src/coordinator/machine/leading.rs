@@ -1,4 +1,4 @@
-//! The leader's rules. The lowest id that lives leads. Where everybody lives and contributes it proposes under the first ballot;
+//! The leader's rules. The lowest id that lives leads, or whoever cannot reach that one (`apart`). Where everybody lives and contributes it proposes under the first ballot;
 //! otherwise it asks for promises under a higher one, waits for the contributions of those that live (at most the grace), and
 //! proposes with those. It decides when all participants accepted and all joiners hold what they must.
 
@@ -41,8 +41,8 @@ impl Coordinator {
         }
     }
 
-    /// Whether this node leads: every lower id is dead, or was when this node began the attempt whose ballot is still the highest
-    /// one here. Who returns leaves the lead to such an attempt for a while, so that attempt must go on.
+    /// Whether this node leads: every lower id is dead, or cannot be reached, or was so when this node began the attempt whose ballot
+    /// is still the highest one here. Who returns leaves the lead to such an attempt for a while, so that attempt must go on.
     #[must_use]
     pub fn leads(&self) -> bool {
         let leading = self.current.as_ref().is_some_and(|current| current.leading.is_some());
@@ -73,6 +73,7 @@ impl Coordinator {
     /// Asks for promises under a new ballot.
     fn take_over(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let me = self.me();
+        self.note_standing_in(now);
         let Some(current) = &mut self.current else { return };
         let used = current.leading.as_ref().map(Proposer::ballot).filter(|_| planted::has(Bug::BallotReused));
         let ballot = used.unwrap_or_else(|| current.ballots.advance());
@@ -175,6 +176,12 @@ impl Coordinator {
         if let Some(current) = &mut self.current {
             current.proposal = Some(proposal);
         }
+    }
+
+    /// Other members live than before: those that are silent now are waited for from now on.
+    pub(super) fn wait_for_the_silent_anew(&mut self, now: Instant) {
+        let Some(current) = self.current.as_mut().filter(|current| current.silent_by.is_some()) else { return };
+        (current.silent_by, current.silent_over) = (Some(now.after(SILENT_WAIT)), false);
     }
 
     /// Whoever leads now may wait for this node's vote under a ballot that is lower than the one that this node promised to the dead,

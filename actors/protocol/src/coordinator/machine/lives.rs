@@ -111,8 +111,9 @@ impl Coordinator {
         let ids = |members: &[&Member]| members.iter().map(|member| member.id).collect::<Vec<_>>();
         let (alive, dead) = (ids(&alive), ids(&dead));
         Some(format!(
-            "{} of {} members live and can be reached ({}): no quorum. More than half must, or half with {}. Bring back {} (restarted under their ids they count once \
-             all of them are back; the rounds then go on under a new lineage), or run with quorum = survivors",
+            "{} of {} members live and can be reached ({}): no quorum. More than half must, or half with {}. Check the links to {}, or bring \
+             them back (restarted under their ids they count once all of them are back; the rounds then go on under a new lineage), or run with \
+             quorum = survivors",
             alive.len(),
             history.view.size(),
             Nodes(&alive),

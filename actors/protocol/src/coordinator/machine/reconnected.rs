@@ -2,7 +2,8 @@
 //!
 //! Streams may be lost unnoticed. Whoever sends one is done with it when its transport has taken it; if the connection breaks
 //! before its beginning is here, nobody sees a broken stream. All that is seen is that the sender's connection is new again, so
-//! whoever then waits for its streams in vain says that they are broken. A new connection costs one attempt at most.
+//! whoever then waits for its streams in vain says that they are broken. A new connection costs one attempt at most; of a node
+//! that cannot be reached they are reported until the leader makes the round without one of the two (`apart`).
 
 use super::history::Decided;
 use super::{Coordinator, STREAM_BROKEN_WAIT};
@@ -101,7 +102,7 @@ impl Coordinator {
         let of_this = open.plan.attempt.ballot == ballot;
         let lost: BTreeSet<NodeId> = self.reconnected.again.keys().chain(&away).copied().filter(|node| open.waits_for(*node)).collect();
         self.reconnected.again.clear();
-        lost.into_iter().filter(|_| of_this).for_each(|node| self.ask_for_another_attempt((me, node), out));
+        lost.into_iter().filter(|_| of_this).for_each(|node| self.ask_for_another_attempt((me, node), now, out));
     }
 }
 

@@ -70,7 +70,7 @@ impl Coordinator {
             Message::Promise { accepted, contributed } => self.promised(&header, accepted, contributed, now, out),
             Message::Propose(proposal) => self.take_proposal(&header, proposal, now, out),
             Message::Prepared => self.count_prepared(&header, out),
-            Message::Broken(node) if !stale => self.ask_for_another_attempt((header.sender, node), out),
+            Message::Broken(node) if !stale => self.ask_for_another_attempt((header.sender, node), now, out),
             // It was not here when this node began to lead.
             Message::Broken(_) => self.lead_again(header.sender, out),
             _ => {}
@@ -342,6 +342,8 @@ impl Coordinator {
         self.dead.retain(|(id, _)| watched(id));
         self.rates.retain(|id, _| stays(id));
         self.reconnected.begin(outcome.round.next());
+        let joiners = &self.joiners;
+        self.away.retain(|node| outcome.view.contains(node) || joiners.contains_key(&node));
         if drained {
             // It ends soon, and may be the only one left that the leader told.
             outcome.view.ids().filter(|id| *id != me).for_each(|id| self.send(id, Message::Decide(outcome.clone()), out));

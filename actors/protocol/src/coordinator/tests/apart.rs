@@ -3,6 +3,7 @@
 use super::streams::{LINEAGE, Leader, TERMS, says};
 use crate::coordinator::{AWAY_WAIT, Effect, In, Outcome, Proposal, REPORTS_TO_PART, STAND_IN_STEP, STREAM_BROKEN_WAIT};
 use crate::ident::{NodeId, Round};
+use crate::machine::Machine;
 use crate::wire::{Contributed, Frame, Message};
 
 fn proposed(effects: &[Effect]) -> Option<Vec<u64>> {
@@ -41,29 +42,37 @@ fn one_of_a_pair_that_cannot_reach_each_other_takes_no_part() {
 #[test]
 fn whoever_more_members_cannot_reach_takes_no_part() {
     let mut leader = Leader::new(&[1, 2, 3, 4, 5]);
-    for _ in 0..REPORTS_TO_PART {
-        // Both are of the same attempt: the second one finds the first one's retry under way.
-        let ballot = leader.ballot();
-        leader.hear(4, ballot, Message::Broken(NodeId(2)));
-        leader.hear(5, leader.ballot(), Message::Broken(NodeId(2)));
+    for reporter in [4, 5] {
+        leader.hear(reporter, leader.ballot(), Message::Broken(NodeId(2)));
         all_promise(&mut leader, &[2, 3, 4, 5]);
     }
+    // The same pair as at first: one of nodes 2 and 4, and node 5 cannot reach node 2 either.
     leader.hear(4, leader.ballot(), Message::Broken(NodeId(2)));
+    leader.now += STREAM_BROKEN_WAIT.0;
+    leader.tell(In::Tick);
     assert_eq!(all_promise(&mut leader, &[2, 3, 4, 5]), Some(vec![1, 3, 4, 5]));
 }
 
 #[test]
-fn nobody_is_left_out_without_whom_the_others_are_no_quorum_and_nothing_is_given_up() {
+fn nobody_is_left_out_without_whom_the_others_are_no_quorum_and_attempts_follow_at_growing_intervals() {
     let mut leader = Leader::new(&[1, 2, 3]);
     let dead = leader.view.member(NodeId(3)).unwrap().incarnation;
     leader.tell(In::Lost(NodeId(3), dead));
     leader.hear_promise(2, true);
-    for attempt in 0..20 {
-        let ballot = leader.ballot();
-        let effects = leader.hear(2, ballot, Message::Broken(NodeId(1)));
+    let mut waits = Vec::new();
+    for attempt in 0..12 {
+        let (ballot, begun) = (leader.ballot(), leader.now);
+        let mut effects = leader.hear(2, ballot, Message::Broken(NodeId(1)));
+        while leader.ballot() == ballot {
+            leader.hear(2, ballot, Message::Broken(NodeId(1)));
+            leader.now = leader.machine.next_deadline().unwrap().0;
+            effects.extend(leader.tell(In::Tick));
+        }
         assert!(leader.ballot() > ballot && !abandons(&effects), "attempt {attempt}: {effects:?}");
         assert_eq!(all_promise(&mut leader, &[2]), Some(vec![1, 2]));
+        waits.push((leader.now - begun) / 1000);
     }
+    assert_eq!(waits, [0, 0, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 32_000, 32_000, 32_000]);
 }
 
 #[test]

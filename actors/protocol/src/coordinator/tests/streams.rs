@@ -242,7 +242,7 @@ fn a_founding_is_given_up_unless_it_is_decided() {
     // What the founding that it goes over to has sent it meanwhile was refused: it asks for that again.
     let view = crate::view::tests::view(&[1, 3]);
     let effects = member.tell(In::Formed { view: view.clone(), lineage: Lineage(78) });
-    assert!(says(&effects, |message| matches!(message, Message::Broken(NodeId(1)))), "{effects:?}");
+    assert!(says(&effects, |message| matches!(message, Message::Broken(NodeId(3)))), "{effects:?}");
 
     let mut alone = Leader::of(&[2], 2);
     let contribute = In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 };
