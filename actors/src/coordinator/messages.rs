@@ -12,6 +12,7 @@ use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::sampler::Progress;
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{Header, Message};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use tokio::sync::oneshot;
 
@@ -42,6 +43,8 @@ pub enum CoordinatorMessage {
     PeerUp(NodeId),
     /// The connections to a node are gone.
     PeerDown(NodeId),
+    /// All that live and are heard by others only.
+    Unheard(BTreeSet<NodeId>),
     /// The nodes that are ready to join the view with this epoch.
     Joiners {
         /// Which view they can reach.

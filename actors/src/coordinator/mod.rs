@@ -97,6 +97,7 @@ impl Actor for CoordinatorActor {
             CoordinatorMessage::Back(node) => state.feed(In::Back(node)),
             CoordinatorMessage::PeerUp(node) => state.feed(In::PeerUp(node)),
             CoordinatorMessage::PeerDown(node) => state.feed(In::PeerDown(node)),
+            CoordinatorMessage::Unheard(nodes) => state.feed(In::Unheard(nodes)),
             CoordinatorMessage::Joiners { epoch, members } => state.feed(In::Joiners { epoch, members }),
             CoordinatorMessage::Leaving { node, incarnation, contributes } => state.feed(In::Leaving { node, incarnation, contributes }),
             CoordinatorMessage::Resign(gives_up) => state.feed(In::Resign(gives_up)),

@@ -183,6 +183,9 @@ impl MembershipState {
         if let Some(suspects) = self.pulse.suspects() {
             self.context.actors.tell_gossip_peer(GossipPeerMessage::Suspects(suspects));
         }
+        if let Some(unheard) = self.pulse.unheard() {
+            self.context.actors.tell_coordinator(CoordinatorMessage::Unheard(unheard));
+        }
         for effect in self.out.take() {
             self.act(effect);
         }

@@ -28,6 +28,7 @@ pub struct Pulse {
     ticks: u64,
     verdicts: Vec<Verdict>,
     suspects: BTreeSet<NodeId>,
+    unheard: BTreeSet<NodeId>,
 }
 
 impl Pulse {
@@ -38,7 +39,7 @@ impl Pulse {
         settings.probe_interval = NodeContext::span(node.probe_interval);
         settings.suspect = NodeContext::span(node.suspect);
         let (machine, out, heard) = (Liveness::new(settings), Outbox::default(), BTreeMap::new());
-        Self { machine, out, context, heard, ticks: 0, verdicts: Vec::new(), suspects: BTreeSet::new() }
+        Self { machine, out, context, heard, ticks: 0, verdicts: Vec::new(), suspects: BTreeSet::new(), unheard: BTreeSet::new() }
     }
 
     /// When it must be looked at again.
@@ -101,6 +102,13 @@ impl Pulse {
         let suspects: BTreeSet<NodeId> = self.machine.suspected().collect();
         let before = std::mem::replace(&mut self.suspects, suspects);
         (before != self.suspects).then(|| self.suspects.clone())
+    }
+
+    /// Who is heard by others only, if that is not who was at the last call.
+    pub fn unheard(&mut self) -> Option<BTreeSet<NodeId>> {
+        let unheard: BTreeSet<NodeId> = self.machine.heard_by_others(self.context.clock.now()).collect();
+        let before = std::mem::replace(&mut self.unheard, unheard);
+        (before != self.unheard).then(|| self.unheard.clone())
     }
 
     /// What was found out since the last call.

@@ -12,6 +12,7 @@ use crate::time::Span;
 use crate::topology::Rate;
 use crate::view::{Member, View};
 use crate::wire::{Frame, Header, Message};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What happens to the coordinator.
@@ -64,6 +65,8 @@ pub enum In {
     PeerUp(NodeId),
     /// The connections to a peer are gone. It may be alive.
     PeerDown(NodeId),
+    /// All that live, as others say, and that this node itself has not heard for a while.
+    Unheard(BTreeSet<NodeId>),
     /// The nodes that are ready to be admitted by the members of the view with this epoch, all of whom they can reach; replaces
     /// the list before. A list for another view than the round's changes nothing.
     Joiners {

@@ -116,6 +116,7 @@ impl Machine for Coordinator {
             }
             In::PeerUp(node) => self.peer_up(node, out),
             In::PeerDown(node) => self.away.lost(node, now),
+            In::Unheard(nodes) => self.away.unheard(&nodes, now),
             In::Joiners { epoch, members } => {
                 self.candidates(epoch, members);
                 self.tell_of_the_ballot_of_the_dead(out);

@@ -121,6 +121,12 @@ impl Liveness {
         self.peers.keys().copied()
     }
 
+    /// Who lives, as others say, but was not heard by this node itself for as long as it takes to call a node dead.
+    pub fn heard_by_others(&self, now: Instant) -> impl Iterator<Item = NodeId> + '_ {
+        let bound = |peer: &Peer| Span(peer.suspect_after(&self.settings).0 + peer.suspect_for(&self.settings).0);
+        self.peers.iter().filter(move |(_, peer)| !peer.down && peer.silence(now) >= bound(peer)).map(|(node, _)| *node)
+    }
+
     /// Whether this machine watches a node.
     #[must_use]
     pub fn watches(&self, node: NodeId) -> bool {

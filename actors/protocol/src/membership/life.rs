@@ -144,7 +144,8 @@ impl Membership {
             if round == Round::FOUNDING.next() {
                 // Whoever waits in another founding has to know that this one is decided; founders have not said that they stand here.
                 let (lineage, view) = (standing.lineage, standing.view.clone());
-                let founders = self.hellos.values_mut().filter(|known| known.stands_in.is_none() && view.members().contains(&known.member()));
+                let founders =
+                    self.hellos.values_mut().filter(|known| known.stands_in.is_none() && view.members().contains(&known.member()));
                 founders.for_each(|known| known.stands_in = Some(lineage));
                 self.tell_strangers(out);
             }

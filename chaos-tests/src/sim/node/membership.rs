@@ -23,6 +23,7 @@ pub struct MembershipPart {
     heard: Heard,
     ticks: u64,
     suspects: Suspects,
+    unheard: Suspects,
     round_trip: Span,
     me: NodeId,
     /// Why the node is no member.
@@ -39,6 +40,7 @@ impl MembershipPart {
             heard: Heard::new(),
             ticks: 0,
             suspects: Suspects::new(),
+            unheard: Suspects::new(),
             round_trip,
             me,
             waiting: None,
@@ -91,6 +93,10 @@ impl MembershipPart {
             if self.ticks.is_multiple_of(ROUND_TRIP_TICKS) {
                 self.watch(liveness::In::RoundTrip(node, self.round_trip), now, wishes, out);
             }
+        }
+        if !self.liveness.heard_by_others(now).eq(self.unheard.iter().copied()) {
+            self.unheard = self.liveness.heard_by_others(now).collect();
+            wishes.push(Wish::Tell(Mail::Rounds(ToRounds::In(coordinator::In::Unheard(self.unheard.clone())))));
         }
         if self.liveness.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.watch(liveness::In::Tick, now, wishes, out);

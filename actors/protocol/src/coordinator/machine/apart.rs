@@ -3,7 +3,8 @@
 //! left out joins again once it reaches every member.
 //!
 //! ```text
-//!   3 ──✗── 1   3 waits for streams of 1:  Broken(1) to the owner of the ballot   (AWAY_WAIT after the connection was lost)
+//!   3 ──✗── 1   3 waits for streams of 1:  Broken(1) to the owner of the ballot   (AWAY_WAIT after the connection was lost, or as soon
+//!                                                                              as 1 would be dead if others did not hear it)
 //!   owner       a pair reported under REPORTS_TO_PART ballots: the next one takes no part with one of the two
 //!   owner ✗ 3   3 takes no part once it was away for AWAY_WAIT
 //!   3 ✗ leader  3 leads itself, if it was away for twice AWAY_WAIT (and a little more, the higher its rank)
@@ -35,8 +36,10 @@ pub const REPORTS_TO_PART: u32 = 2;
 /// Whom this node cannot send to, though it could.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Away {
-    /// Since when; at most [`MEMBERS_MAX`].
+    /// Since when there is no connection; at most [`MEMBERS_MAX`].
     since: BTreeMap<NodeId, Instant>,
+    /// Since when they are heard by others only, less [`AWAY_WAIT`], as they were waited for already; at most [`MEMBERS_MAX`].
+    unheard: BTreeMap<NodeId, Instant>,
     /// Those that are waited for no longer.
     given_up: BTreeSet<NodeId>,
     /// Those whose lead is waited for no longer.
@@ -53,8 +56,21 @@ impl Away {
         }
     }
 
+    /// All that are heard by others only.
+    pub fn unheard(&mut self, nodes: &BTreeSet<NodeId>, now: Instant) {
+        let since = Instant(now.0.saturating_sub(AWAY_WAIT.0));
+        let known = |node: &NodeId| self.unheard.get(node).copied().unwrap_or(since);
+        self.unheard = nodes.iter().take(MEMBERS_MAX).map(|node| (*node, known(node))).collect();
+    }
+
+    /// All that this node cannot reach, and since when.
+    fn all(&self) -> impl Iterator<Item = (NodeId, Instant)> {
+        self.since.iter().chain(&self.unheard).map(|(node, since)| (*node, *since))
+    }
+
     /// Who is in no view any more is missed by nobody.
     pub fn retain(&mut self, stays: impl Fn(NodeId) -> bool) {
+        self.unheard.retain(|node, _| stays(*node));
         self.since.retain(|node, _| stays(*node));
         self.given_up.retain(|node| stays(*node));
         self.deposed.retain(|node| stays(*node));
@@ -62,18 +78,19 @@ impl Away {
 
     pub fn found(&mut self, node: NodeId) {
         self.since.remove(&node);
+        self.unheard.remove(&node);
         self.given_up.remove(&node);
         self.deposed.remove(&node);
     }
 
     fn deadlines(&self, deposed_after: Span) -> impl Iterator<Item = Instant> {
-        let given_up = self.since.iter().filter(|(node, _)| !self.given_up.contains(node)).map(|(_, since)| since.after(AWAY_WAIT));
-        let deposed = self.since.iter().filter(|(node, _)| !self.deposed.contains(node)).map(move |(_, since)| since.after(deposed_after));
+        let given_up = self.all().filter(|(node, _)| !self.given_up.contains(node)).map(|(_, since)| since.after(AWAY_WAIT));
+        let deposed = self.all().filter(|(node, _)| !self.deposed.contains(node)).map(move |(_, since)| since.after(deposed_after));
         given_up.chain(deposed)
     }
 
     fn pass(&mut self, now: Instant, deposed_after: Span) {
-        let over = |after: Span| self.since.iter().filter(move |(_, since)| now >= since.after(after)).map(|(node, _)| *node).collect();
+        let over = |after: Span| self.all().filter(move |(_, since)| now >= since.after(after)).map(|(node, _)| node).collect();
         (self.given_up, self.deposed) = (over(AWAY_WAIT), over(deposed_after));
     }
 }

@@ -177,3 +177,20 @@ fn whoever_leads_learns_of_the_ballot_that_was_promised_to_the_dead() {
     };
     assert!(effects.iter().any(told), "{effects:?}");
 }
+
+#[test]
+fn a_member_that_only_others_hear_is_given_up_at_once_and_counts_again_when_it_is_heard() {
+    let mut leader = Leader::new(&[1, 2, 3]);
+    for id in [2, 3] {
+        leader.tell(In::PeerUp(NodeId(id)));
+        leader.hear(id, leader.ballot(), Message::Contribute(Contributed { terms: TERMS, samples: None, rates: vec![] }));
+    }
+    let first = leader.ballot();
+    leader.now += 10 * AWAY_WAIT.0;
+    leader.tell(In::Unheard([NodeId(3)].into()));
+    leader.tell(In::Tick);
+    assert!(leader.ballot() > first);
+    leader.tell(In::Unheard([].into()));
+    leader.tell(In::Tick);
+    assert_eq!(all_promise(&mut leader, &[2, 3]), Some(vec![1, 2, 3]));
+}
