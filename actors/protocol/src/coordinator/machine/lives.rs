@@ -106,18 +106,20 @@ impl Coordinator {
 
     fn describe_waiting(&self) -> Option<String> {
         let history = self.history.as_ref()?;
-        let lost = |member: &&Member| self.is_gone(member) || self.given_up().any(|node| node == member.id);
-        let (dead, alive): (Vec<_>, Vec<_>) = history.view.members().iter().partition(lost);
+        let (dead, alive): (Vec<_>, Vec<_>) = history.view.members().iter().partition(|member| self.is_gone(member));
         let ids = |members: &[&Member]| members.iter().map(|member| member.id).collect::<Vec<_>>();
         let (alive, dead) = (ids(&alive), ids(&dead));
+        let rule = format!("More than half must, or half with {}", history.view.lowest());
+        let (size, given_up) = (history.view.size(), self.given_up().filter(|node| alive.contains(node)).collect::<Vec<_>>());
+        if !given_up.is_empty() {
+            let links = format!("{} cannot be reached from here: check the links", Nodes(&given_up));
+            return Some(format!("{} of {size} members live ({}), and {links}: no quorum. {rule}", alive.len(), Nodes(&alive)));
+        }
         Some(format!(
-            "{} of {} members live and can be reached ({}): no quorum. More than half must, or half with {}. Check the links to {}, or bring \
-             them back (restarted under their ids they count once all of them are back; the rounds then go on under a new lineage), or run with \
-             quorum = survivors",
+            "{} of {size} members live ({}): no quorum. {rule}. Bring back {} (restarted under their ids they count once all of them are back; \
+             the rounds then go on under a new lineage), or run with quorum = survivors",
             alive.len(),
-            history.view.size(),
             Nodes(&alive),
-            history.view.lowest(),
             Nodes(&dead)
         ))
     }
