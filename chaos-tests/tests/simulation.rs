@@ -94,6 +94,10 @@ fn seeds_that_failed_once() {
         (23_723, "nobody is left"),
         // Two led, cut off from each other; who had followed one of them waited with the other when the first one died.
         (18_072, "a promise to the dead"),
+        // Connections replaced each other forever, as one end was not told that the other had closed one.
+        (5290, "connections that come and go"),
+        (6540, "connections that come and go"),
+        (7537, "connections that come and go"),
         // Streams between the same two members broke again and again; the round was given up, and with it the run.
         (1653, "members that cannot reach each other"),
         (3432, "members that cannot reach each other"),
@@ -101,6 +105,21 @@ fn seeds_that_failed_once() {
         (6970, "members that cannot reach each other"),
     ];
     for (number, what) in failed {
+        let report = seed(number, Look::default());
+        assert!(report.violation.is_none(), "seed {number} ({what}): {:?}", report.violation);
+    }
+}
+
+#[test]
+#[ignore = "not mended yet"]
+fn seeds_that_fail_still() {
+    let failing = [
+        // The only holder of an inherited outcome was drained with it, and everybody else was stranded.
+        (2306, "the last holder leaves"),
+        // A leaver that is far behind decides alone while it waits for a decision that never comes.
+        (879_884_207_567, "alone while it leaves"),
+    ];
+    for (number, what) in failing {
         let report = seed(number, Look::default());
         assert!(report.violation.is_none(), "seed {number} ({what}): {:?}", report.violation);
     }
