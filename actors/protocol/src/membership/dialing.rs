@@ -19,7 +19,7 @@ pub const MISSED_REDIAL_EVERY: Span = Span::from_millis(2_000);
 /// For how long: whoever is cut off for longer is for a person.
 pub const MISSED_FOR: Span = Span::from_millis(600_000);
 
-/// Members that the history went on without, though they did not ask to leave.
+/// Members that the history went on without and that have not said goodbye; one that was drained is among them until it has.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Missed {
     /// At most [`MEMBERS_MAX`], those that were lost first in front.

@@ -1,7 +1,7 @@
 //! Members that live and cannot reach each other.
 
-use super::streams::{LINEAGE, Leader, TERMS, says};
-use crate::coordinator::{AWAY_WAIT, Effect, In, Outcome, Proposal, REPORTS_TO_PART, STAND_IN_STEP, STREAM_BROKEN_WAIT};
+use super::streams::{Leader, TERMS, founded, says};
+use crate::coordinator::{AWAY_WAIT, Effect, In, Proposal, REPORTS_TO_PART, STAND_IN_STEP, STREAM_BROKEN_WAIT};
 use crate::ident::{NodeId, Round};
 use crate::machine::Machine;
 use crate::wire::{Contributed, Frame, Message};
@@ -137,17 +137,7 @@ fn streams_of_a_member_that_cannot_be_reached_are_reported_to_the_leader_until_i
     let opened = member.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
     let plan = opened.iter().find_map(|effect| if let Effect::Open(plan) = effect { Some(plan.clone()) } else { None }).unwrap();
     assert!(plan.other_owners().contains(&NodeId(3)), "node 3 owns a shard");
-    let outcome = Outcome {
-        lineage: LINEAGE,
-        round: Round::FOUNDING,
-        terms: TERMS,
-        contributors: vec![NodeId(1)],
-        view: member.view.clone(),
-        absent: vec![],
-        momentum_lost: 0,
-        samples: None,
-        order: vec![],
-    };
+    let outcome = founded(&member.view, NodeId(1));
     let participants = member.view.ids().collect();
     member.hear(1, plan.attempt.ballot, Message::Propose(Proposal { outcome, participants, inherited: false }));
     let broken = |effects: &[Effect]| says(effects, |message| matches!(message, Message::Broken(NodeId(3))));

@@ -80,6 +80,21 @@ impl Leader {
     }
 }
 
+/// The founding of a view with this node's parameters.
+pub fn founded(view: &View, contributor: NodeId) -> Outcome {
+    Outcome {
+        lineage: LINEAGE,
+        round: Round::FOUNDING,
+        terms: TERMS,
+        contributors: vec![contributor],
+        view: view.clone(),
+        absent: vec![],
+        momentum_lost: 0,
+        samples: None,
+        order: vec![],
+    }
+}
+
 pub fn says(effects: &[Effect], wanted: fn(&Message) -> bool) -> bool {
     let is = |effect: &Effect| matches!(effect, Effect::Send { frame: Frame::V1 { message, .. }, .. } if wanted(message));
     effects.iter().any(is)
@@ -155,17 +170,7 @@ fn what_was_lost_with_a_connection_is_asked_for_when_that_is_new_again() {
     let opened = member.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
     let plan = opened.iter().find_map(|effect| if let Effect::Open(plan) = effect { Some(plan.clone()) } else { None }).unwrap();
     let others = plan.other_owners();
-    let outcome = Outcome {
-        lineage: LINEAGE,
-        round: Round::FOUNDING,
-        terms: TERMS,
-        contributors: vec![NodeId(1)],
-        view: member.view.clone(),
-        absent: vec![],
-        momentum_lost: 0,
-        samples: None,
-        order: vec![],
-    };
+    let outcome = founded(&member.view, NodeId(1));
     let participants = member.view.ids().collect();
     member.hear(1, plan.attempt.ballot, Message::Propose(Proposal { outcome, participants, inherited: false }));
     member.tell(In::Reduced(plan.attempt));
@@ -195,17 +200,7 @@ fn what_was_lost_with_a_connection_is_asked_for_when_that_is_new_again() {
 fn a_member_that_was_left_out_votes_again_when_whoever_admits_it_dies() {
     let mut member = Leader::new(&[1, 2, 3, 4]);
     let taken_over = Ballot { counter: 1, node: NodeId(2) };
-    let outcome = Outcome {
-        lineage: LINEAGE,
-        round: Round::FOUNDING,
-        terms: TERMS,
-        contributors: vec![NodeId(2)],
-        view: member.view.clone(),
-        absent: vec![],
-        momentum_lost: 0,
-        samples: None,
-        order: vec![],
-    };
+    let outcome = founded(&member.view, NodeId(2));
     let proposal = Proposal { outcome, participants: vec![NodeId(2), NodeId(3), NodeId(4)], inherited: false };
     let admit = Message::Admit { proposal, view: member.view.clone() };
     let admitted = member.hear(2, taken_over, admit.clone());
