@@ -13,7 +13,6 @@
 //! | `lives` | who of the view lives, and whether those are enough |
 //! | `inspection` | what may be asked about it from outside |
 //! | `joining` | the rules of a node that is no member yet |
-//! | `reconnected` | what was lost with connections that were made anew |
 //! | `apart` | members that live and cannot reach each other |
 
 mod apart;
