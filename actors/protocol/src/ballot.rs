@@ -32,6 +32,7 @@ pub fn first_ballot(view: &View) -> Ballot {
 pub struct Acceptor<V> {
     promised: Ballot,
     accepted: Option<(Ballot, V)>,
+    refuted: Ballot,
 }
 
 /// A member's answer to a prepare: it accepts nothing below `ballot` any more.
@@ -41,6 +42,8 @@ pub struct Promise<V> {
     pub ballot: Ballot,
     /// What the member accepted last, with its ballot.
     pub accepted: Option<(Ballot, V)>,
+    /// Nothing was chosen under any ballot below this one, and nothing can be.
+    pub refuted: Ballot,
 }
 
 /// The ballot is below one already promised. The acceptor is unchanged; try again above `promised`.
@@ -55,7 +58,7 @@ impl<V: Clone> Acceptor<V> {
     /// The memory of a decree among the members of `view`, before any message.
     #[must_use]
     pub fn new(view: &View) -> Self {
-        Self { promised: first_ballot(view), accepted: None }
+        Self { promised: first_ballot(view), accepted: None, refuted: first_ballot(view) }
     }
 
     /// Forgets the decree that was decided and begins the next one, among the members of `view`, the view it decided.
@@ -82,7 +85,7 @@ impl<V: Clone> Acceptor<V> {
     /// [`Stale`] if a higher ballot was promised; unchanged.
     pub fn prepare(&mut self, ballot: Ballot) -> Result<Promise<V>, Stale> {
         self.raise(ballot)?;
-        Ok(Promise { ballot, accepted: self.accepted.clone() })
+        Ok(Promise { ballot, accepted: self.accepted.clone(), refuted: self.refuted })
     }
 
     /// Phase 2: accepts `value` under `ballot`.
@@ -95,8 +98,14 @@ impl<V: Clone> Acceptor<V> {
         Ok(())
     }
 
-    /// Forgets what was accepted below `ballot`, under which a motion of its proposer's own choice was received: that proves that
-    /// nothing was chosen below. For a member that no longer holds what its acceptance stands for.
+    /// Notes that nothing was chosen below `ballot`: a motion of its proposer's own choice, with a quorum of voters, was received under
+    /// it. Members that have not heard of that one may carry on with what was refuted.
+    pub fn refute(&mut self, ballot: Ballot) {
+        self.refuted = self.refuted.max(ballot);
+    }
+
+    /// Forgets what was accepted below `ballot`, under which a motion of its proposer's own choice was received. For a member that no
+    /// longer holds what its acceptance stands for.
     pub fn release(&mut self, ballot: Ballot) {
         self.accepted.take_if(|(accepted, _)| *accepted < ballot);
     }
@@ -124,10 +133,13 @@ pub trait Motion: Clone {
 /// promises without having accepted proves that the motion was not chosen. So does its proposer with its promise: only it learns
 /// that its motion is chosen, goes on to the next decree then, and otherwise gives the attempt up. A proposer is bound only where
 /// nobody proves that: to the motion of the highest ballot that was reported, if all its voters that promised accepted it, or if
-/// that motion was itself inherited (an earlier ballot may have chosen it, with other voters).
+/// that motion was itself inherited (an earlier ballot may have chosen it, with other voters). What was accepted below a ballot under
+/// which a quorum's proposer was free binds nobody, although somebody who has not heard of that one may have inherited it since: those
+/// who have heard of it need not hold its data any more.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Proposer<M> {
     ballot: Ballot,
+    refuted: Ballot,
     promised: BTreeMap<NodeId, Option<(Ballot, M)>>,
     proposal: Option<M>,
     accepted: BTreeSet<NodeId>,
@@ -137,7 +149,7 @@ impl<M: Motion> Proposer<M> {
     /// An attempt under `ballot`.
     #[must_use]
     pub fn new(ballot: Ballot) -> Self {
-        Self { ballot, promised: BTreeMap::new(), proposal: None, accepted: BTreeSet::new() }
+        Self { ballot, refuted: Ballot::default(), promised: BTreeMap::new(), proposal: None, accepted: BTreeSet::new() }
     }
 
     /// The ballot of this attempt.
@@ -149,6 +161,7 @@ impl<M: Motion> Proposer<M> {
     /// Counts a member's promise. One of another ballot, and a second one, change nothing.
     pub fn promise(&mut self, from: NodeId, promise: Promise<M>) {
         if promise.ballot == self.ballot {
+            self.refuted = self.refuted.max(promise.refuted.min(self.ballot));
             self.promised.entry(from).or_insert(promise.accepted);
         }
     }
@@ -158,11 +171,16 @@ impl<M: Motion> Proposer<M> {
         self.promised.keys().copied()
     }
 
+    /// What a member that promised had accepted last.
+    #[must_use]
+    pub fn report_of(&self, node: NodeId) -> Option<&M> {
+        self.promised.get(&node)?.as_ref().map(|(_, motion)| motion)
+    }
+
     /// The motion that this attempt must propose, as far as the promises tell; complete once a quorum promised.
     #[must_use]
     pub fn bound_to(&self) -> Option<&M> {
-        let reports = self.promised.values().flatten();
-        let (highest, motion) = reports.max_by_key(|(ballot, _)| *ballot)?;
+        let (highest, motion) = self.reports().max_by_key(|(ballot, _)| *ballot)?;
         let accepted = |voter: &NodeId| match self.promised.get(voter) {
             Some(report) => report.as_ref().is_some_and(|(ballot, _)| ballot == highest),
             None => true,
@@ -175,8 +193,13 @@ impl<M: Motion> Proposer<M> {
     /// proposer asked a quorum, that one was refuted before the higher one was proposed.
     #[must_use]
     pub fn overshadows(&self) -> bool {
-        let ballots = || self.promised.values().flatten().map(|(ballot, _)| *ballot);
+        let ballots = || self.reports().map(|(ballot, _)| *ballot);
         ballots().min() != ballots().max()
+    }
+
+    /// What those that promised had accepted last and was not refuted since.
+    fn reports(&self) -> impl Iterator<Item = &(Ballot, M)> {
+        self.promised.values().flatten().filter(|(ballot, _)| *ballot >= self.refuted)
     }
 
     /// Fixes what is proposed; the first call counts.

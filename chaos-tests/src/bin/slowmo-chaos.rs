@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 use slowmo_chaos::invariants::Verdict;
 use slowmo_chaos::sim::search::{self, Search};
-use slowmo_chaos::sim::{Look, Report, shrink};
+use slowmo_chaos::sim::shrink::{self, Shortest};
+use slowmo_chaos::sim::{Look, Report};
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -57,6 +58,9 @@ struct Sim {
     /// Nodes that a run starts with: one number, or from..to.
     #[arg(long, default_value = "1..8", value_parser = range)]
     nodes: RangeInclusive<usize>,
+    /// Of the first seed's faults only these, by number, as a failure lists them.
+    #[arg(long, value_delimiter = ',')]
+    faults: Option<Vec<usize>>,
     /// Threads; as many as there are cores if it is not given.
     #[arg(long)]
     threads: Option<usize>,
@@ -93,8 +97,8 @@ fn main() -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     let threads = arguments.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let look = Look { keeps_trace: arguments.trace.is_some(), verbose: arguments.verbose };
-    if arguments.verbose || (arguments.seeds == 1 && arguments.trace.is_some()) {
-        let report = search::seed(arguments.first_seed, &arguments.nodes, look);
+    if arguments.verbose || arguments.faults.is_some() || (arguments.seeds == 1 && arguments.trace.is_some()) {
+        let report = search::seed_with(arguments.first_seed, &arguments.nodes, arguments.faults.as_deref(), look);
         return show(&arguments, report);
     }
     let seeds = arguments.first_seed..arguments.first_seed.saturating_add(arguments.seeds);
@@ -182,15 +186,21 @@ fn show(arguments: &Sim, report: Report) -> anyhow::Result<ExitCode> {
     println!("seed {seed} ({:?}): {} at {} ms: {}", report.config.class, violation.invariant, violation.at.0 / 1000, violation.what);
     // Of the run as it was: that is what the seed replays.
     save(arguments, &report)?;
-    let faults = report.schedule.len();
+    let all = report.schedule.len();
     report.nodes.iter().for_each(|node| println!("  {node}"));
-    let shorter = shrink::shrink(report);
-    println!("{} of its {faults} faults are enough:", shorter.schedule.len());
-    for timed in &shorter.schedule {
-        println!("  {} us {:?}", timed.at.0, timed.fault);
-    }
     let (from, to) = (arguments.nodes.start(), arguments.nodes.end());
-    println!("again: cargo run --release -p slowmo-chaos -- sim --first-seed {seed} --seeds 1 --nodes {from}..{to}");
+    let again = format!("cargo run --release -p slowmo-chaos -- sim --first-seed {seed} --seeds 1 --nodes {from}..{to}");
+    if arguments.faults.is_some() {
+        report.schedule.iter().for_each(|timed| println!("  {} us {:?}", timed.at.0, timed.fault));
+        return Ok(ExitCode::FAILURE);
+    }
+    let Shortest { report, faults } = shrink::shrink(report);
+    println!("{} of its {all} faults are enough:", faults.len());
+    for (number, timed) in faults.iter().zip(&report.schedule) {
+        println!("  {number}: {} us {:?}", timed.at.0, timed.fault);
+    }
+    let numbers: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    println!("again: {again}\nwith these alone: {again} --faults {}", numbers.join(","));
     Ok(ExitCode::FAILURE)
 }
 

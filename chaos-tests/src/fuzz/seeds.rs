@@ -104,7 +104,17 @@ pub(super) fn coordinator() -> Seeds {
                 (0, frame(now, first, Message::Stale)),
             ],
         ),
-        ("promises", vec![(0, frame(now, (1, 1), Message::Promise { accepted: taken, contributed: Some(contributed()) }))]),
+        (
+            "promises",
+            vec![(
+                0,
+                frame(
+                    now,
+                    (1, 1),
+                    Message::Promise { accepted: taken, refuted: Ballot::default(), holds: true, contributed: Some(contributed()) },
+                ),
+            )],
+        ),
         ("broken", vec![(0, frame(now, first, Message::Broken(NodeId(3)))), (1, frame(now, (2, 3), Message::Stale))]),
         ("abandoned", vec![(0, frame(now, first, Message::Abandon(RefusalReason::MomentumLost { shards: 1 })))]),
         ("admitted", vec![(0, frame(now, second, Message::Admit { proposal: proposal(false), view: view() }))]),

@@ -38,7 +38,7 @@ pub struct History {
     outcomes: BTreeMap<Place, Known>,
     /// The newest outcome that the event which was observed last brought.
     new: Option<Place>,
-    contributions: BTreeMap<(Start, Lineage, Round), Contribution>,
+    contributions: BTreeMap<Start, BTreeMap<(Round, Lineage), Contribution>>,
     living: BTreeSet<Start>,
     newest: BTreeMap<NodeId, Incarnation>,
     applied: BTreeMap<Start, (Place, Instant)>,
@@ -48,7 +48,7 @@ pub struct History {
     troubles: Troubles,
 }
 
-/// Rounds after which contributions are forgotten.
+/// Rounds after which a start's contributions are forgotten: its own rounds, since others may be far ahead in another history.
 const REMEMBERED: u64 = 64;
 
 impl History {
@@ -66,7 +66,9 @@ impl History {
             Event::Resigned(start) => _ = self.resigned.insert(*start),
             Event::Contributed { start, lineage, round, after, weight, values, samples } => {
                 let contribution = Contribution { after: *after, weight: *weight, values: values.clone(), samples: samples.clone() };
-                self.contributions.insert((*start, *lineage, *round), contribution);
+                let own = self.contributions.entry(*start).or_default();
+                own.insert((*round, *lineage), contribution);
+                *own = own.split_off(&(Round(round.0.saturating_sub(REMEMBERED)), Lineage::NONE));
             }
             Event::Applied { start, decided, .. } => {
                 self.applied.insert(*start, (decided.place, line.at));
@@ -74,8 +76,6 @@ impl History {
                 if let Entry::Vacant(entry) = self.outcomes.entry(decided.place) {
                     entry.insert(Known { decided: (**decided).clone(), at: line.at });
                     self.new = Some(decided.place);
-                    let old = Round(decided.place.round.0.saturating_sub(REMEMBERED));
-                    self.contributions.retain(|(.., round), _| *round >= old);
                 }
             }
             _ => {}
@@ -126,7 +126,8 @@ impl History {
     /// What a member contributed to a round that began in a history; before the founding there was none.
     #[must_use]
     pub fn contribution(&self, start: Start, began_in: Lineage, round: Round) -> Option<&Contribution> {
-        let of = |lineage| self.contributions.get(&(start, lineage, round));
+        let own = self.contributions.get(&start)?;
+        let of = |lineage| own.get(&(round, lineage));
         of(began_in).or_else(|| of(Lineage::NONE).filter(|_| round == Round::FOUNDING))
     }
 

@@ -13,6 +13,11 @@ pub const MILLI: u64 = 1_000;
 /// Ids of the founders are so far apart: others come between them.
 const ID_GAP: u64 = 5;
 
+/// See [`CLASSES`].
+const APART: u64 = 3;
+/// How much longer the faults of [`Class::Apart`] go on: it takes seconds until a member is parted from, and as long until it is back.
+const APART_LONGER: u64 = 10_000 * MILLI;
+
 /// From more nodes on, time and frames are spared: what is simulated grows with the square of their number.
 const LARGE: usize = 64;
 
@@ -27,12 +32,15 @@ pub enum Class {
     Churn,
     /// Links are cut in one or both directions, slow, lossy; connections break.
     Network,
-    /// All of that, at any moment.
+    /// Links between members that others reach both of are cut for long.
+    Apart,
+    /// All of the others, at any moment.
     Storm,
 }
 
-/// All classes, calm ones first.
-pub const CLASSES: [Class; 5] = [Class::Calm, Class::Spaced, Class::Churn, Class::Network, Class::Storm];
+/// The classes that are drawn first, calm ones first. [`Class::Apart`] takes the place of one in so many of [`Class::Network`], so that
+/// the other seeds stay the runs that they were.
+const CLASSES: [Class; 5] = [Class::Calm, Class::Spaced, Class::Churn, Class::Network, Class::Storm];
 
 /// What a run is like.
 #[derive(Clone, Debug)]
@@ -97,7 +105,10 @@ impl Config {
     #[must_use]
     pub fn of(seed: u64, nodes: &RangeInclusive<usize>) -> Self {
         let mut random = Random::new(seed, 1);
-        let class = CLASSES[random.below(16).min(15) as usize * CLASSES.len() / 16];
+        let class = match CLASSES[random.below(16).min(15) as usize * CLASSES.len() / 16] {
+            Class::Network if Random::new(seed, 5).once_in(APART) => Class::Apart,
+            class => class,
+        };
         let count = random.between(*nodes.start() as u64, *nodes.end() as u64) as usize;
         let founders: Vec<NodeId> = (0..count as u64).map(|rank| NodeId(rank * ID_GAP + 2)).collect();
         // Fewer than half of them could found two clusters.
@@ -129,10 +140,12 @@ impl Config {
                 probe: Span(60 * MILLI + random.below(140 * MILLI)),
                 suspect: Span(250 * MILLI + random.below(750 * MILLI)),
             },
-            horizon: (2_000 + random.below(3_000)) * MILLI,
+            horizon: (2_000 + random.below(3_000)) * MILLI + if class == Class::Apart { APART_LONGER } else { 0 },
             faults: match class {
                 Class::Calm => 0,
                 Class::Spaced => 3,
+                // So few that the others are a quorum for the most part.
+                Class::Apart => 1 + random.below(4),
                 _ => 3 + random.below(9),
             },
             recovers_within: Span::from_millis(if count > LARGE { 4_000 } else { 15_000 }),

@@ -10,6 +10,8 @@ use slowmo_protocol::trace::{Fault, Link, Timed};
 const NEW_IDS: u64 = 500;
 /// Longest time that a node is stopped, or a link is not well.
 const LONG: u64 = 3_000 * MILLI;
+/// Longest time that members cannot reach each other, where it is that which is tried.
+const APART: u64 = 12_000 * MILLI;
 
 /// The faults of a run.
 #[must_use]
@@ -62,6 +64,7 @@ impl Planner<'_> {
         match (self.config.class, self.random.below(16)) {
             (Class::Calm, _) => {}
             (Class::Network, choice) => self.plan_links(at, choice),
+            (Class::Apart, choice) => self.plan_apart(at, choice),
             (Class::Storm, choice) if choice < 7 => self.plan_links(at, self.random.clone().below(16)),
             (_, 0..3) => {
                 self.push(at, Fault::Kill { node });
@@ -137,13 +140,7 @@ impl Planner<'_> {
                 let (one, rest) = self.sides();
                 self.both_ways(at, healed, (one, rest), cut);
             }
-            9 | 10 => {
-                // Two sides that only one node reaches both of.
-                let (one, mut rest) = self.sides();
-                rest.retain(|id| *id != node);
-                let one = one.into_iter().filter(|id| *id != node).collect();
-                self.both_ways(at, healed, (one, rest), cut);
-            }
+            9 | 10 => self.bridge(at, healed, node),
             11 | 12 => {
                 let link = Link {
                     delay_us: self.random.below(80 * MILLI),
@@ -169,6 +166,39 @@ impl Planner<'_> {
                 }
             }
         }
+    }
+
+    /// Members that cannot reach each other, in one direction or both, while others reach both of them; now and then one dies meanwhile.
+    fn plan_apart(&mut self, at: u64, choice: u64) {
+        let node = self.victim();
+        let other = self.ids[self.random.below(self.ids.len() as u64) as usize];
+        let cut = Link { cut: true, ..Link::default() };
+        let healed = at + self.random.below(APART);
+        match choice {
+            0..6 => self.both_ways(at, healed, (vec![node], vec![other]), cut),
+            6..9 => self.links_for(at, healed, (vec![node], vec![other]), cut),
+            9..12 => self.bridge(at, healed, node),
+            12 | 13 => {
+                let third = self.victim();
+                self.both_ways(at, healed, (vec![node], vec![other, third]), cut);
+            }
+            _ => {
+                self.both_ways(at, healed, (vec![node], vec![other]), cut);
+                let dies = at + self.random.below(APART);
+                let node = self.victim();
+                self.push(dies, Fault::Kill { node });
+                let back = dies + self.random.below(LONG);
+                self.push(back, Fault::Start { node });
+            }
+        }
+    }
+
+    /// Two sides that only `node` reaches both of.
+    fn bridge(&mut self, at: u64, healed: u64, node: NodeId) {
+        let (one, mut rest) = self.sides();
+        rest.retain(|id| *id != node);
+        let one = one.into_iter().filter(|id| *id != node).collect();
+        self.both_ways(at, healed, (one, rest), Link { cut: true, ..Link::default() });
     }
 
     fn sides(&mut self) -> (Vec<NodeId>, Vec<NodeId>) {

@@ -39,8 +39,18 @@ pub struct Search {
 /// One seed.
 #[must_use]
 pub fn seed(seed: u64, nodes: &RangeInclusive<usize>, look: Look) -> Report {
+    seed_with(seed, nodes, None, look)
+}
+
+/// One seed with some of its faults, by their place in the schedule; those that it does not have are passed over. `None`: all.
+#[must_use]
+pub fn seed_with(seed: u64, nodes: &RangeInclusive<usize>, only: Option<&[usize]>, look: Look) -> Report {
     let config = Config::of(seed, nodes);
-    let faults = schedule::of(&config);
+    let mut faults = schedule::of(&config);
+    if let Some(only) = only {
+        let mut index = 0..;
+        faults.retain(|_| index.next().is_some_and(|index| only.contains(&index)));
+    }
     run(config, faults, look)
 }
 

@@ -27,7 +27,9 @@ impl World {
     }
 
     pub(super) fn dial(&mut self, process: Process, address: SocketAddr) {
-        let up = self.network.sessions[process].values().any(|session| session.up && self.processes[session.peer].node.address == address);
+        let peer = self.addresses.get(&address).copied();
+        let session = peer.and_then(|peer| self.network.sessions[process].get(&self.id(peer)));
+        let up = session.is_some_and(|session| session.up && Some(session.peer) == peer);
         if !up && address != self.processes[process].node.address && self.network.dialing[process].insert(address) {
             let (at, give_up) = (self.now + 1 + self.random.below(2_000), self.now + self.config.waits.connect.0);
             self.at(at, Event::Dial(process, address, give_up));

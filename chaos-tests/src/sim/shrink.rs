@@ -1,34 +1,44 @@
 //! The shortest schedule that still fails: faults are left out as long as the same rule is broken.
 
-use super::config::Config;
 use super::{Look, Report, run};
-use slowmo_protocol::trace::Timed;
 
 /// Runs that a search for a shorter schedule takes at most.
 const RUNS_MAX: usize = 400;
 
+/// A failing run with as few faults as were found to be enough.
+pub struct Shortest {
+    /// The run with these alone.
+    pub report: Report,
+    /// Which faults of the whole schedule they are, ascending.
+    pub faults: Vec<usize>,
+}
+
 /// Leaves out what is not needed for the violation of `report`, first in halves, then one by one.
 #[must_use]
-pub fn shrink(report: Report) -> Report {
-    let Some(invariant) = report.violation.as_ref().map(|violation| violation.invariant.clone()) else { return report };
-    let fails = |config: &Config, schedule: &[Timed]| {
-        let again = run(config.clone(), schedule.to_vec(), Look::default());
+pub fn shrink(report: Report) -> Shortest {
+    let mut faults: Vec<usize> = (0..report.schedule.len()).collect();
+    let Some(invariant) = report.violation.as_ref().map(|violation| violation.invariant.clone()) else {
+        return Shortest { report, faults };
+    };
+    let (config, whole) = (report.config.clone(), report.schedule.clone());
+    let fails = |faults: &[usize]| {
+        let again = run(config.clone(), faults.iter().map(|index| whole[*index].clone()).collect(), Look::default());
         again.violation.as_ref().is_some_and(|violation| violation.invariant == invariant).then_some(again)
     };
-    let (mut best, mut runs) = (report, 0);
-    let mut size = best.schedule.len().div_ceil(2);
+    let (mut report, mut runs) = (report, 0);
+    let mut size = faults.len().div_ceil(2);
     while size > 0 {
         let mut at = 0;
-        while at < best.schedule.len() && runs < RUNS_MAX {
-            let mut shorter = best.schedule.clone();
-            shorter.drain(at..(at + size).min(shorter.len()));
+        while at < faults.len() && runs < RUNS_MAX {
+            let mut fewer = faults.clone();
+            fewer.drain(at..(at + size).min(fewer.len()));
             runs += 1;
-            match fails(&best.config, &shorter) {
-                Some(again) => best = again,
+            match fails(&fewer) {
+                Some(again) => (report, faults) = (again, fewer),
                 None => at += size,
             }
         }
         size = if size == 1 { 0 } else { size.div_ceil(2) };
     }
-    best
+    Shortest { report, faults }
 }

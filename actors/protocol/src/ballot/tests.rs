@@ -15,7 +15,10 @@ fn acceptors_never_go_back() {
     let mut acceptor = Acceptor::new(&view(&[3, 5, 7]));
     assert_eq!(acceptor.promised(), ballot(0, 3));
     acceptor.accept(ballot(0, 3), 'a').unwrap();
-    assert_eq!(acceptor.prepare(ballot(1, 5)), Ok(Promise { ballot: ballot(1, 5), accepted: Some((ballot(0, 3), 'a')) }));
+    assert_eq!(
+        acceptor.prepare(ballot(1, 5)),
+        Ok(Promise { ballot: ballot(1, 5), accepted: Some((ballot(0, 3), 'a')), refuted: ballot(0, 3) })
+    );
     let stale = Stale { promised: ballot(1, 5) };
     assert_eq!(acceptor.accept(ballot(0, 3), 'b'), Err(stale));
     assert_eq!(acceptor.prepare(ballot(1, 3)), Err(stale));
@@ -75,10 +78,24 @@ fn a_proposer_is_bound_where_nobody_proves_that_nothing_was_chosen() {
     for (answers, expected) in cases {
         let mut proposer = Proposer::new(ballot(3, 2));
         for (from, accepted) in answers.clone() {
-            proposer.promise(NodeId(from), Promise { ballot: ballot(3, 2), accepted });
+            proposer.promise(NodeId(from), Promise { ballot: ballot(3, 2), accepted, refuted: Ballot::default() });
         }
         let bound = proposer.bound_to().map(|bound| bound.value);
         assert_eq!(bound, expected.map(|counter| ballot(counter, 1)), "{answers:?}");
+    }
+}
+
+/// A proposer that asked a quorum was free, and threw what it and others had accepted away. Somebody who has not heard of it inherits
+/// that, under a ballot between the two: nobody is bound to it, and fewer and fewer hold its data.
+#[test]
+fn what_was_refuted_binds_nobody_who_hears_so() {
+    let inherited = Some((ballot(1, 3), vote(0, &[1, 2, 3], true)));
+    for (refuted, bound) in [(ballot(0, 1), true), (ballot(1, 3), true), (ballot(2, 1), false), (ballot(9, 9), false)] {
+        let mut proposer = Proposer::new(ballot(4, 2));
+        let (promised, nothing) = (ballot(4, 2), ballot(0, 1));
+        proposer.promise(NodeId(3), Promise { ballot: promised, accepted: inherited.clone(), refuted: nothing });
+        proposer.promise(NodeId(2), Promise { ballot: promised, accepted: None, refuted });
+        assert_eq!(proposer.bound_to().is_some(), bound, "{refuted}");
     }
 }
 
@@ -100,9 +117,9 @@ fn all_voters_must_accept() {
 #[test]
 fn promises_of_another_ballot_do_not_count() {
     let mut proposer = Proposer::<Vote>::new(ballot(3, 2));
-    proposer.promise(NodeId(1), Promise { ballot: ballot(2, 2), accepted: None });
+    proposer.promise(NodeId(1), Promise { ballot: ballot(2, 2), accepted: None, refuted: Ballot::default() });
     assert_eq!(proposer.promised().count(), 0);
-    proposer.promise(NodeId(1), Promise { ballot: ballot(3, 2), accepted: None });
+    proposer.promise(NodeId(1), Promise { ballot: ballot(3, 2), accepted: None, refuted: Ballot::default() });
     assert_eq!(proposer.promised().collect::<Vec<_>>(), [NodeId(1)]);
 }
 
@@ -285,6 +302,7 @@ impl Network {
                 if releases && ballot >= acceptor.promised() && self.open.insert((to, ballot)) {
                     acceptor.prepare(ballot).unwrap();
                     acceptor.release(ballot);
+                    acceptor.refute(ballot);
                     return self.messages.push((from, to, Message::Propose(ballot, value)));
                 }
                 let answer = acceptor.accept(ballot, value).map_or_else(stale, |()| Message::Accepted(ballot));
@@ -338,7 +356,7 @@ fn an_acceptance_below_the_highest_one_is_overshadowed() {
     let report = |counter| Some((ballot(counter, 1), vote(counter, &[1, 2, 3], false)));
     let mut proposer = Proposer::new(ballot(9, 4));
     for (voter, accepted, overshadows) in [(4, None, false), (5, report(2), false), (6, report(2), false), (3, report(1), true)] {
-        proposer.promise(NodeId(voter), Promise { ballot: ballot(9, 4), accepted });
+        proposer.promise(NodeId(voter), Promise { ballot: ballot(9, 4), accepted, refuted: Ballot::default() });
         assert_eq!(proposer.overshadows(), overshadows, "after node {voter}");
     }
 }

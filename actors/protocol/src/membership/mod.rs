@@ -284,15 +284,15 @@ impl Membership {
             return;
         }
         let current = |known: &Known| self.connected.get(&known.node) == Some(&known.incarnation);
-        let ready = self.hellos.values().filter(|known| known.model.is_some() && current(known));
-        let ready: Vec<Member> = ready.map(Known::member).collect();
-        let lowest = ready.iter().all(|member| member.id > self.me());
-        if ready.len() + 1 < self.settings.min_nodes || !lowest {
+        let ready = || self.hellos.values().filter(|known| known.model.is_some() && current(known));
+        let lowest = ready().next().is_none_or(|known| known.node > self.me());
+        if !lowest || ready().count() + 1 < self.settings.min_nodes {
             return;
         }
+        let ready = ready().map(Known::member);
         let Settings { identity, address, devices, .. } = self.settings;
         let myself = Member { id: identity.node, incarnation: identity.incarnation, address, devices };
-        match View::new(Epoch::FOUNDING, ready.into_iter().chain([myself]).collect()) {
+        match View::new(Epoch::FOUNDING, ready.chain([myself]).collect()) {
             Ok(view) => self.found(view, out),
             Err(error) => self.fail(FoundingError::NoView(error), out),
         }

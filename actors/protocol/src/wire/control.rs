@@ -90,6 +90,10 @@ pub enum Message {
     Promise {
         /// What the sender accepted last, with its ballot.
         accepted: Option<(Ballot, Proposal)>,
+        /// Nothing was chosen below this ballot, as the sender knows.
+        refuted: Ballot,
+        /// Whether it holds the data of what it accepted.
+        holds: bool,
         /// The sender's contribution to this round, if its training threads made one.
         contributed: Option<Contributed>,
     },

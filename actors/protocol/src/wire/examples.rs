@@ -157,12 +157,22 @@ fn abandons() -> Vec<(Message, String)> {
 
 fn votes() -> Vec<(Message, String)> {
     let accepted = Some((header().ballot, proposal(RoundKind::Average)));
-    let promise = Message::Promise { accepted, contributed: Some(contributed()) };
+    let promise =
+        Message::Promise { accepted, refuted: Ballot { counter: 2, node: NodeId(9) }, holds: true, contributed: Some(contributed()) };
     let admit = Message::Admit { proposal: proposal(RoundKind::Slow), view: view() };
     vec![
         (Message::Prepare, "06000000".to_owned()),
-        (Message::Promise { accepted: None, contributed: None }, "070000000000".to_owned()),
-        (promise, format!("070000000101000000000000000500000000000000{}01{SLOW}{TERMS}01{PROGRESS}{RATES}", proposal_bytes(AVERAGE))),
+        (
+            Message::Promise { accepted: None, refuted: Ballot::default(), holds: false, contributed: None },
+            format!("07000000{}", "00".repeat(19)),
+        ),
+        (
+            promise,
+            format!(
+                "070000000101000000000000000500000000000000{}020000000000000009000000000000000101{SLOW}{TERMS}01{PROGRESS}{RATES}",
+                proposal_bytes(AVERAGE)
+            ),
+        ),
         (Message::Propose(proposal(RoundKind::Found)), format!("08000000{}", proposal_bytes(FOUND))),
         (admit, format!("09000000{}{VIEW}", proposal_bytes(SLOW))),
         (Message::Prepared, "0a000000".to_owned()),

@@ -28,6 +28,8 @@ pub struct Current {
     /// Who was told of this node's contribution: those that led or seemed to.
     pub told: BTreeSet<NodeId>,
     pub leading: Option<Proposer<Proposal>>,
+    /// Who promised, and holds the data of what it accepted before.
+    pub holders: BTreeSet<NodeId>,
     /// Joiners that hold all they must hold, as far as this leader knows.
     pub prepared: BTreeSet<NodeId>,
     /// All joiners of the proposal hold all they must hold.
@@ -78,6 +80,7 @@ impl Current {
             contributed: BTreeMap::new(),
             told: BTreeSet::new(),
             leading: None,
+            holders: BTreeSet::new(),
             prepared: BTreeSet::new(),
             joiners_hold: false,
             decided: None,
@@ -102,6 +105,13 @@ impl Current {
 
     pub fn ballot(&self) -> Ballot {
         self.acceptor.promised()
+    }
+
+    /// Whether this node holds the data of what it accepted: not of an inherited proposal that others hold.
+    pub fn holds_what_it_accepted(&self) -> bool {
+        let held = self.open.as_ref().and_then(Open::held);
+        let accepted = self.acceptor.accepted().map(|(_, proposal)| &proposal.outcome);
+        held.zip(accepted).is_some_and(|(held, accepted)| held.has_the_data_of(accepted))
     }
 
     /// The views that may follow: of what is proposed, and of what was accepted, which may be decided under a higher ballot too.

@@ -1,6 +1,7 @@
 //! What was decided, and what follows from it alone: shard maps, the next view, losses. Pure functions over [`History`].
 
 use super::Coordinator;
+use crate::ballot::Proposer;
 use crate::coordinator::outcome::{Outcome, Proposal, RoundKind, Terms};
 use crate::coordinator::plan::{Holders, Plan, Publication, losses};
 use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round, ShardId};
@@ -215,7 +216,8 @@ impl Coordinator {
     pub(super) fn lineage_after(&self, participants: &[NodeId]) -> Option<Lineage> {
         let history = self.history.as_ref()?;
         let leading = self.current.as_ref().and_then(|current| current.leading.as_ref());
-        let unrefuted = self.settings.quorum == Quorum::Survivors && leading.is_some_and(crate::ballot::Proposer::overshadows);
+        let open = |leading: &Proposer<Proposal>| leading.overshadows() || leading.bound_to().is_some();
+        let unrefuted = self.settings.quorum == Quorum::Survivors && leading.is_some_and(open);
         let quorum = history.view.is_quorum(participants.iter().copied()) && !unrefuted;
         // Before the founding is decided there is no history to tell apart.
         let founding = self.settings.quorum == Quorum::Majority && history.round == Round::FOUNDING;

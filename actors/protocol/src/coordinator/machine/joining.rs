@@ -73,11 +73,14 @@ impl Coordinator {
         let Some(before) = self.set_aside.take_if(|_| history.joining && of_it) else { return };
         let (history, mut earlier) = *before;
         let Some(Current { open, proposal, .. }) = self.current.take() else { return };
-        if proposal.is_some_and(|proposal| proposal.inherited) {
+        if proposal.as_ref().is_some_and(|proposal| proposal.inherited) {
             earlier.open = open;
         } else {
             // A proposal of its leader's own choice proves that nothing was chosen before.
             earlier.acceptor.release(ballot);
+            if proposal.is_some_and(|proposal| history.view.is_quorum(proposal.participants.iter().copied())) {
+                earlier.acceptor.refute(ballot);
+            }
             if let Some(open) = open {
                 out.push(Effect::Discard(open.plan.attempt.ballot));
                 earlier.open = None;

@@ -3,15 +3,17 @@
 //! proposes with those. It decides when all participants accepted and all joiners hold what they must.
 
 use super::Coordinator;
-use crate::ballot::Proposer;
+use crate::ballot::{Promise, Proposer};
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::{Outcome, Proposal, RoundKind, Terms};
 use crate::ident::{Ballot, NodeId};
 use crate::machine::Outbox;
 use crate::planted::{self, Bug};
+use crate::policy::Quorum;
 use crate::time::{Instant, Span};
 use crate::view::Member;
 use crate::wire::{Contributed, Header, Message, RefusalReason};
+use std::collections::BTreeSet;
 
 /// How long a leader waits for the promises of members that seem alive, once a quorum promised.
 pub const PROMISE_WAIT: Span = Span::from_millis(1_000);
@@ -80,6 +82,7 @@ impl Coordinator {
         let Ok(promise) = current.acceptor.prepare(ballot) else { return };
         let mut leading = Proposer::new(ballot);
         leading.promise(me, promise);
+        current.holders = BTreeSet::from_iter(current.holds_what_it_accepted().then_some(me));
         current.retry = false;
         current.promise_by = Some(now.after(PROMISE_WAIT));
         current.silent_by.get_or_insert(now.after(SILENT_WAIT));
@@ -94,18 +97,20 @@ impl Coordinator {
 
     pub(super) fn promised(
         &mut self,
-        header: &Header,
-        accepted: Option<(Ballot, Proposal)>,
+        sender: NodeId,
+        (promise, holds): (Promise<Proposal>, bool),
         contributed: Option<Contributed>,
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
         if let Some(contributed) = contributed {
-            self.note_contribution(header.sender, contributed, now, out);
+            self.note_contribution(sender, contributed, now, out);
         }
-        let leading = self.current.as_mut().and_then(|current| current.leading.as_mut());
-        if let Some(leading) = leading {
-            leading.promise(header.sender, crate::ballot::Promise { ballot: header.ballot, accepted });
+        let Some(current) = &mut self.current else { return };
+        let Some(leading) = current.leading.as_mut().filter(|leading| leading.ballot() == promise.ballot) else { return };
+        leading.promise(sender, promise);
+        if holds {
+            current.holders.insert(sender);
         }
     }
 
@@ -122,7 +127,7 @@ impl Coordinator {
         if waits || leaves_the_living || !self.are_enough(&participants) {
             return;
         }
-        if let Some(bound) = leading.bound_to() {
+        if let Some(bound) = leading.bound_to().filter(|bound| self.is_held(bound, leading, &participants)) {
             // Fewer than a quorum may not know that it was refuted: among them it goes on in a history of their own.
             let parted = if history.view.is_quorum(participants.iter().copied()) { None } else { self.lineage_after(&participants) };
             let outcome = Outcome { lineage: parted.unwrap_or(bound.outcome.lineage), ..bound.outcome.clone() };
@@ -142,6 +147,17 @@ impl Coordinator {
             contributors.truncate(1);
         }
         self.propose_own(ballot, terms, (contributors, participants), now, out);
+    }
+
+    /// Whether the data of what may have been chosen survives this attempt: somebody who takes part, or joined with it, holds that and
+    /// stays. Where survivors decide and nobody does, they go on with what they have, in a history of their own: with that outcome
+    /// the model would be gone. Under a majority there is no choice: others may have gone on with it.
+    fn is_held(&self, bound: &Proposal, leading: &Proposer<Proposal>, participants: &[NodeId]) -> bool {
+        let (Some(history), Some(current)) = (&self.history, &self.current) else { return false };
+        let accepted = |node| leading.report_of(node).is_some_and(|proposal| proposal.outcome.has_the_data_of(&bound.outcome));
+        let holds = |node: &NodeId| current.holders.contains(node) && bound.outcome.view.contains(*node) && accepted(*node);
+        let joined = |member: &Member| !history.view.contains(member.id) && !self.is_dead(member);
+        self.settings.quorum == Quorum::Majority || participants.iter().any(holds) || bound.outcome.view.members().iter().any(joined)
     }
 
     fn propose_own(

@@ -53,6 +53,11 @@ impl Coordinator {
         self.joiners = members.into_iter().filter(|member| member.id != self.me()).map(|member| (member.id, member)).collect();
     }
 
+    /// Whether these are a quorum of the view.
+    pub(super) fn is_quorum(&self, group: &[NodeId]) -> bool {
+        self.history.as_ref().is_some_and(|history| history.view.is_quorum(group.iter().copied()))
+    }
+
     /// Whether these members of the view may decide without the others.
     pub(super) fn are_enough(&self, group: &[NodeId]) -> bool {
         let Some(history) = &self.history else { return false };

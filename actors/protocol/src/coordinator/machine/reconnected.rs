@@ -9,7 +9,7 @@ use super::history::Decided;
 use super::{Coordinator, STREAM_BROKEN_WAIT};
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::Outcome;
-use crate::ident::{Ballot, NodeId, Round};
+use crate::ident::{NodeId, Round};
 use crate::machine::Outbox;
 use crate::planted::{self, Bug};
 use crate::time::Instant;
@@ -57,29 +57,20 @@ impl Coordinator {
         {
             self.send_from(*place, node, Message::Decide(outcome.clone()), out);
         }
+        let (first, member) = (self.first_ballot(), self.view().is_some());
         let Some(current) = &mut self.current else { return };
         current.told.remove(&node);
         let ballot = current.ballot();
+        // The first ballot needs no promises.
+        let asks = member && first != Some(ballot);
         if current.voted == Some(ballot) && ballot.node == node {
             self.send(node, Message::Prepared, out);
-        } else if ballot.node == node && !planted::has(Bug::PromiseUntold) {
+        } else if ballot.node == node && asks && !planted::has(Bug::PromiseUntold) {
             // It may have been heard before it could be answered.
-            self.promise_again(ballot, out);
+            self.tell_promise(ballot, out);
         }
         self.lead_again(node, out);
         self.tell_of_the_ballot_of_the_dead(out);
-    }
-
-    /// Tells the owner of a promised ballot so once more; the first one needs no promises.
-    fn promise_again(&mut self, ballot: Ballot, out: &mut Outbox<Effect>) {
-        let (first, contributed) = (self.first_ballot(), self.mine.clone());
-        let member = self.history.as_ref().is_some_and(|history| !history.joining);
-        let Some(current) = self.current.as_mut().filter(|_| member && first != Some(ballot)) else { return };
-        let Ok(promise) = current.acceptor.prepare(ballot) else { return };
-        if contributed.is_some() {
-            current.told.insert(ballot.node);
-        }
-        self.send(ballot.node, Message::Promise { accepted: promise.accepted, contributed }, out);
     }
 
     /// Gives the streams of new connections time to come, once everything that this node waits for is on its way.

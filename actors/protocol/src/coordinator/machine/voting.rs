@@ -8,7 +8,7 @@
 use super::history::Decided;
 use super::reconnected::has_left_with;
 use super::{Coordinator, Current, FOLLOW_WAIT, History, Open};
-use crate::ballot::BALLOT_COUNTER_MAX;
+use crate::ballot::{BALLOT_COUNTER_MAX, Promise};
 use crate::coordinator::error::RoundError;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::{Outcome, Proposal, RoundKind, Terms};
@@ -67,7 +67,10 @@ impl Coordinator {
             Message::Contribute(contributed) => self.note_contribution(header.sender, contributed, now, out),
             Message::Prepare | Message::Propose(_) if stale => self.send(header.sender, Message::Stale, out),
             Message::Prepare => self.promise(&header, now, out),
-            Message::Promise { accepted, contributed } => self.promised(&header, accepted, contributed, now, out),
+            Message::Promise { accepted, refuted, holds, contributed } => {
+                let promise = Promise { ballot: header.ballot, accepted, refuted };
+                self.promised(header.sender, (promise, holds), contributed, now, out);
+            }
             Message::Propose(proposal) => self.take_proposal(&header, proposal, now, out),
             Message::Prepared => self.count_prepared(&header, out),
             Message::Broken(node) if !stale => self.ask_for_another_attempt((header.sender, node), now, out),
@@ -149,17 +152,28 @@ impl Coordinator {
     }
 
     fn promise(&mut self, header: &Header, now: Instant, out: &mut Outbox<Effect>) {
-        let contributed = self.mine.clone();
-        let Some(current) = self.current.as_mut().filter(|_| header.sender == header.ballot.node) else { return };
-        let raised = header.ballot > current.ballot();
-        let Ok(promise) = current.acceptor.prepare(header.ballot) else { return self.send(header.sender, Message::Stale, out) };
-        if contributed.is_some() {
-            current.told.insert(header.sender);
+        let ballot = header.ballot;
+        let Some(current) = self.current.as_mut().filter(|_| header.sender == ballot.node) else { return };
+        let raised = ballot > current.ballot();
+        if current.acceptor.prepare(ballot).is_err() {
+            return self.send(header.sender, Message::Stale, out);
         }
         if raised {
-            self.follow(header.ballot, now);
+            self.follow(ballot, now);
         }
-        self.send(header.sender, Message::Promise { accepted: promise.accepted, contributed }, out);
+        self.tell_promise(ballot, out);
+    }
+
+    /// Tells the owner of the ballot that was promised so.
+    pub(super) fn tell_promise(&mut self, ballot: Ballot, out: &mut Outbox<Effect>) {
+        let contributed = self.mine.clone();
+        let Some(current) = &mut self.current else { return };
+        let Ok(Promise { accepted, refuted, .. }) = current.acceptor.prepare(ballot) else { return };
+        if contributed.is_some() {
+            current.told.insert(ballot.node);
+        }
+        let holds = current.holds_what_it_accepted();
+        self.send(ballot.node, Message::Promise { accepted, refuted, holds, contributed }, out);
     }
 
     fn take_proposal(&mut self, header: &Header, proposal: Proposal, now: Instant, out: &mut Outbox<Effect>) {
@@ -213,12 +227,16 @@ impl Coordinator {
         if inherited || lacks_own || current.decided.is_some() || current.open.as_ref().is_some_and(moves) {
             return;
         }
+        let quorum = self.is_quorum(&participants);
         let Some(plan) = self.plan(ballot, outcome.terms, outcome.contributors.clone(), participants) else { return };
         let Some(publication) = self.publication(&plan, &outcome) else { return };
         let Some(current) = &mut self.current else { return };
         if current.open.as_ref().is_none_or(|open| *open.plan != plan) {
             // The data of what was accepted before goes: nobody may count on it any more.
             current.acceptor.release(ballot);
+            if quorum {
+                current.acceptor.refute(ballot);
+            }
             let plan = Arc::new(plan);
             current.open = Some(Open::new(Arc::clone(&plan)));
             out.push(Effect::Open(plan));

@@ -72,7 +72,7 @@ impl Leader {
     /// A member's promise under the ballot in force.
     pub fn hear_promise(&mut self, from: u64, contributes: bool) -> Vec<Effect> {
         let contributed = contributes.then_some(Contributed { terms: TERMS, samples: None, rates: vec![] });
-        self.hear(from, self.ballot(), Message::Promise { accepted: None, contributed })
+        self.hear(from, self.ballot(), Message::Promise { accepted: None, refuted: Ballot::default(), holds: false, contributed })
     }
 
     pub fn ballot(&self) -> Ballot {
@@ -249,43 +249,69 @@ fn a_founding_is_given_up_unless_it_is_decided() {
     assert!(alone.machine.view().is_some());
 }
 
-#[test]
-fn fewer_than_a_quorum_go_on_with_what_may_be_chosen_in_a_history_of_their_own() {
+/// What survivors propose, led by node 2, with the promises of `promised`: each of them accepted `accepted` from node 1 and holds its data
+/// if it is one of `holders`. Everybody else is dead.
+fn survivors_propose(accepted: &Outcome, promised: &[u64], holders: &[u64]) -> Proposal {
     let ids = [1, 2, 3, 4, 5];
     let whole = crate::view::tests::view(&ids);
-    let outcome = Outcome {
+    let mut node = Leader::with(&ids, 2, |settings| Settings { quorum: Quorum::Survivors, ..settings });
+    node.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
+    let gone = ids.iter().filter(|id| **id != 2 && !promised.contains(id));
+    gone.for_each(|id| _ = node.tell(In::Lost(NodeId(*id), whole.member(NodeId(*id)).unwrap().incarnation)));
+    let proposal = Proposal { outcome: accepted.clone(), participants: whole.ids().collect(), inherited: true };
+    let accepted = Some((Ballot { counter: 1, node: NodeId(1) }, proposal));
+    let (refuted, contributed) = (Ballot::default(), Contributed { terms: TERMS, samples: None, rates: vec![] });
+    let promise = |id| {
+        let (holds, contributed) = (holders.contains(id), Some(contributed.clone()));
+        Message::Promise { accepted: accepted.clone(), refuted, holds, contributed }
+    };
+    let effects: Vec<Effect> = promised.iter().flat_map(|id| node.hear(*id, node.ballot(), promise(id))).collect();
+    let proposed = effects.iter().find_map(|effect| match effect {
+        Effect::Send { frame: Frame::V1 { message, .. }, .. } => match &**message {
+            Message::Propose(proposal) => Some(proposal.clone()),
+            _ => None,
+        },
+        _ => None,
+    });
+    proposed.unwrap()
+}
+
+/// What node 1 proposed before it died; its next view is of `next`.
+fn founding_outcome(next: &[u64]) -> Outcome {
+    Outcome {
         lineage: LINEAGE,
         round: Round::FOUNDING,
         terms: TERMS,
         contributors: vec![NodeId(1)],
-        view: whole.clone(),
+        view: crate::view::tests::view(next),
         absent: vec![],
         momentum_lost: 0,
         samples: None,
         order: vec![],
-    };
-    let accepted = Some((
-        Ballot { counter: 1, node: NodeId(1) },
-        Proposal { outcome: outcome.clone(), participants: whole.ids().collect(), inherited: true },
-    ));
+    }
+}
+
+#[test]
+fn fewer_than_a_quorum_go_on_with_what_may_be_chosen_in_a_history_of_their_own() {
+    let outcome = founding_outcome(&[1, 2, 3, 4, 5]);
     for promised in [&[3u64][..], &[3, 4]] {
-        let mut node = Leader::with(&ids, 2, |settings| Settings { quorum: Quorum::Survivors, ..settings });
-        node.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
-        let gone = ids.iter().filter(|id| **id != 2 && !promised.contains(id));
-        gone.for_each(|id| _ = node.tell(In::Lost(NodeId(*id), whole.member(NodeId(*id)).unwrap().incarnation)));
-        let promise = Message::Promise { accepted: accepted.clone(), contributed: None };
-        let effects: Vec<Effect> = promised.iter().flat_map(|id| node.hear(*id, node.ballot(), promise.clone())).collect();
-        let proposed = effects.iter().find_map(|effect| match effect {
-            Effect::Send { frame: Frame::V1 { message, .. }, .. } => match &**message {
-                Message::Propose(proposal) => Some(proposal.clone()),
-                _ => None,
-            },
-            _ => None,
-        });
-        let Proposal { outcome: proposed, inherited, .. } = proposed.unwrap();
+        let Proposal { outcome: proposed, inherited, .. } = survivors_propose(&outcome, promised, promised);
         assert!(inherited && proposed.has_the_data_of(&outcome));
         // The others may have refuted it, and decided something else in the history that all were in.
         let quorum = promised.len() + 1 > 2;
         assert_eq!(proposed.lineage == LINEAGE, quorum, "{promised:?}");
     }
+}
+
+#[test]
+fn survivors_do_not_go_on_with_an_outcome_whose_data_nobody_who_stays_holds() {
+    // Node 3 leaves with the outcome: nobody holds its data, or node 3 alone.
+    let outcome = founding_outcome(&[1, 2, 4, 5]);
+    for holders in [&[][..], &[3]] {
+        let Proposal { outcome: proposed, inherited, .. } = survivors_propose(&outcome, &[3, 4], holders);
+        assert!(!inherited && proposed.lineage != LINEAGE, "others may have gone on with it: {proposed:?}");
+        assert_eq!(proposed.contributors, [NodeId(2)], "{holders:?}");
+    }
+    let kept = survivors_propose(&outcome, &[3, 4], &[4]);
+    assert!(kept.inherited && kept.outcome.has_the_data_of(&outcome));
 }

@@ -40,7 +40,12 @@ fn the_largest_messages_fit_a_control_frame() {
     let all = [
         Message::Hello(hello),
         Message::Decide(largest.outcome.clone()),
-        Message::Promise { accepted: Some((header().ballot, largest.clone())), contributed: Some(contributed) },
+        Message::Promise {
+            accepted: Some((header().ballot, largest.clone())),
+            refuted: header().ballot,
+            holds: true,
+            contributed: Some(contributed),
+        },
         Message::Admit { proposal: largest, view },
     ];
     for message in all {
