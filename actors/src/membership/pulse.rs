@@ -28,6 +28,7 @@ pub struct Pulse {
     ticks: u64,
     verdicts: Vec<Verdict>,
     suspects: BTreeSet<NodeId>,
+    suspicions: u64,
     unheard: BTreeSet<NodeId>,
 }
 
@@ -39,7 +40,8 @@ impl Pulse {
         settings.probe_interval = NodeContext::span(node.probe_interval);
         settings.suspect = NodeContext::span(node.suspect);
         let (machine, out, heard) = (Liveness::new(settings), Outbox::default(), BTreeMap::new());
-        Self { machine, out, context, heard, ticks: 0, verdicts: Vec::new(), suspects: BTreeSet::new(), unheard: BTreeSet::new() }
+        let (suspects, unheard) = (BTreeSet::new(), BTreeSet::new());
+        Self { machine, out, context, heard, ticks: 0, verdicts: Vec::new(), suspects, suspicions: 0, unheard }
     }
 
     /// When it must be looked at again.
@@ -99,6 +101,9 @@ impl Pulse {
 
     /// Who is suspected now, if that is not who was at the last call.
     pub fn suspects(&mut self) -> Option<BTreeSet<NodeId>> {
+        if std::mem::replace(&mut self.suspicions, self.machine.suspicions()) == self.suspicions {
+            return None;
+        }
         let suspects: BTreeSet<NodeId> = self.machine.suspected().collect();
         let before = std::mem::replace(&mut self.suspects, suspects);
         (before != self.suspects).then(|| self.suspects.clone())

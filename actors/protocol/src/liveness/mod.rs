@@ -72,6 +72,8 @@ pub struct Liveness {
     poll_at: Option<Instant>,
     /// When grace was last given.
     graced_at: Option<Instant>,
+    /// How often it may have changed who is suspected.
+    suspicions: u64,
 }
 
 impl Machine for Liveness {
@@ -113,7 +115,7 @@ impl Liveness {
         let Settings { identity, probe_interval, seed, .. } = settings;
         let swim = Swim::new(identity.node, identity.incarnation, probe_interval, seed);
         let (peers, timers) = (BTreeMap::new(), Timers::default());
-        Self { settings, swim, peers, timers, poll_at: None, graced_at: None }
+        Self { settings, swim, peers, timers, poll_at: None, graced_at: None, suspicions: 0 }
     }
 
     /// Whom the machine watches, ascending; the dead among them too.
@@ -144,6 +146,12 @@ impl Liveness {
         self.peers.iter().filter(|(_, peer)| peer.suspicion.is_some() && !peer.down).map(|(node, _)| *node)
     }
 
+    /// As long as this number is the same, so are the [`Self::suspected`].
+    #[must_use]
+    pub fn suspicions(&self) -> u64 {
+        self.suspicions
+    }
+
     fn watch(&mut self, mut members: Vec<(NodeId, Incarnation)>, now: Instant, out: &mut Outbox<Effect>) {
         let me = self.settings.identity.node;
         members.retain(|(node, _)| *node != me);
@@ -151,6 +159,7 @@ impl Liveness {
         let members: BTreeMap<_, _> = members.into_iter().collect();
         let gone = self.peers.iter().filter(|(node, peer)| members.get(node) != Some(&peer.incarnation));
         for node in gone.map(|(node, _)| *node).collect::<Vec<_>>() {
+            self.suspicions += 1;
             self.peers.remove(&node);
             self.swim.forget(node);
         }
@@ -207,6 +216,7 @@ impl Liveness {
 
     fn heard(&mut self, node: NodeId, now: Instant, out: &mut Outbox<Effect>) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
+        self.suspicions += u64::from(peer.suspicion.is_some());
         peer.heard(now);
         if peer.down {
             // Alive after all, perhaps; it has to learn that it needs another life.
@@ -224,6 +234,7 @@ impl Liveness {
             return self.bury(node, DownCause::Superseded, now, out);
         }
         if incarnation == peer.incarnation {
+            self.suspicions += u64::from(peer.suspicion.is_some());
             peer.heard(now);
             if peer.down {
                 let wishes = self.swim.revive(node);
@@ -235,6 +246,7 @@ impl Liveness {
     fn bury(&mut self, node: NodeId, cause: DownCause, now: Instant, out: &mut Outbox<Effect>) {
         let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.down) else { return };
         peer.down = true;
+        self.suspicions += 1;
         (peer.suspicion, peer.rumour) = (None, None);
         out.push(Effect::Down(node, peer.incarnation, cause));
         let wishes = self.swim.bury(node);
@@ -258,7 +270,8 @@ impl Liveness {
         }
         let swim = &self.swim;
         for (node, peer) in &mut self.peers {
-            peer.suspicion.take_if(|suspicion| swim.refutations(*node).is_some_and(|refuted| refuted > suspicion.refutations));
+            let refuted = |suspicion: &mut Suspicion| swim.refutations(*node).is_some_and(|refuted| refuted > suspicion.refutations);
+            self.suspicions += u64::from(peer.suspicion.take_if(refuted).is_some());
         }
         let overdue = self.peers.iter().filter_map(|(node, peer)| verdict(peer, now).map(|cause| (*node, cause)));
         for (node, cause) in overdue.collect::<Vec<_>>() {
@@ -313,6 +326,7 @@ impl Liveness {
     fn change(&mut self, change: Change, teller: Option<NodeId>, now: Instant, out: &mut Outbox<Effect>) {
         let (Change::Up(life) | Change::Down(life) | Change::Suspected(life, _)) = change else { return };
         let Some(peer) = self.peers.get_mut(&life.node).filter(|peer| peer.incarnation == life.incarnation) else { return };
+        self.suspicions += 1;
         match change {
             Change::Up(_) if peer.down => {
                 *peer = Peer::new(peer.incarnation, now);

@@ -88,8 +88,14 @@ impl Membership {
     /// Dials, now and then, whoever should be connected and is not.
     pub(super) fn dial_missing(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let standing = self.life.standing.as_ref().or(self.life.cluster.as_ref()).filter(|_| !self.life.drained);
+        // Asked at every event, so not member by member as long as nothing has changed.
+        let looked = standing.map(|standing| (standing.lineage, standing.view.epoch(), self.disconnections));
+        if self.life.redial_at.is_none() && looked.is_some() && self.life.all_connected == looked {
+            return;
+        }
         let wanted = standing.into_iter().flat_map(|standing| standing.view.members()).filter(|member| member.id != self.me());
         let missing: Vec<_> = wanted.filter(|member| !self.can_send_to(member)).map(|member| member.address).collect();
+        self.life.all_connected = looked.filter(|_| missing.is_empty());
         if missing.is_empty() {
             self.life.redial_at = None;
         } else if self.life.redial_at.is_none_or(|at| now >= at) {

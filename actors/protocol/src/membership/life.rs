@@ -62,6 +62,8 @@ pub(super) struct Life {
     pub left_out: bool,
     pub drained_by: Option<Instant>,
     pub redial_at: Option<Instant>,
+    /// All members of this view could be sent to, after so many disconnections.
+    pub all_connected: Option<(Lineage, Epoch, u64)>,
     pub missed: Missed,
 }
 
@@ -112,7 +114,7 @@ impl Life {
         let Some(cluster) = &self.cluster else {
             return format!("no running cluster was met; check peers or rendezvous{}", last_failure(node.unreachable.as_deref()));
         };
-        match node.unheard(cluster).first() {
+        match node.unheard(cluster).next() {
             Some(unheard) => {
                 format!("{unheard} of the cluster cannot be reached, or does not reach this node; check addresses and firewalls")
             }
@@ -253,18 +255,18 @@ impl Membership {
     }
 
     /// Living members of the cluster that this node cannot send to, or has not heard from.
-    pub(super) fn unheard(&self, cluster: &Standing) -> Vec<NodeId> {
-        let heard = |member: &Member| {
+    pub(super) fn unheard<'a>(&'a self, cluster: &'a Standing) -> impl Iterator<Item = NodeId> + 'a {
+        let heard = move |member: &Member| {
             let known = self.hellos.get(&member.id).is_some_and(|known| known.incarnation == member.incarnation);
             known && self.can_send_to(member)
         };
-        let wanted = cluster.view.members().iter().filter(|member| member.id != self.me() && cluster.alive.contains(&member.id));
-        wanted.filter(|member| !heard(member)).map(|member| member.id).collect()
+        let unheard = cluster.view.members().iter().filter(move |member| member.id != self.me() && !heard(member));
+        unheard.map(|member| member.id).filter(|id| cluster.alive.contains(id))
     }
 
     /// Whether all that is missing is a round of the cluster.
     pub(super) fn is_ready_to_join(&self) -> bool {
-        self.life.cluster.as_ref().is_some_and(|cluster| self.unheard(cluster).is_empty())
+        self.life.cluster.as_ref().is_some_and(|cluster| self.unheard(cluster).next().is_none())
     }
 
     /// Asks to be admitted once every living member can be sent to and was heard from.
@@ -273,7 +275,7 @@ impl Membership {
         let wants = self.life.standing.is_none() && self.life.resigning.is_empty() && self.failed.is_none() && !self.life.drained;
         let Some(cluster) = self.life.cluster.clone().filter(|_| wants) else { return };
         let wish = (cluster.lineage, cluster.view.epoch());
-        if self.model.is_none() || self.life.asked == Some(wish) || !self.unheard(&cluster).is_empty() {
+        if self.model.is_none() || self.life.asked == Some(wish) || self.unheard(&cluster).next().is_some() {
             return;
         }
         if self.counts_on_me(&cluster.view) && self.life.wished.is_some_and(|last| last != wish) {

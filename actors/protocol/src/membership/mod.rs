@@ -63,6 +63,8 @@ pub struct Membership {
     settings: Settings,
     model: Option<ModelSize>,
     connected: BTreeMap<NodeId, Incarnation>,
+    /// How often somebody could no longer be sent to, or another start of it.
+    disconnections: u64,
     hellos: BTreeMap<NodeId, Known>,
     appear_by: Option<Instant>,
     synchronize_by: Option<Instant>,
@@ -131,6 +133,7 @@ impl Membership {
             settings,
             model: None,
             connected: BTreeMap::new(),
+            disconnections: 0,
             hellos: BTreeMap::new(),
             appear_by: None,
             synchronize_by: None,
@@ -193,7 +196,10 @@ impl Membership {
     }
 
     fn peer_up(&mut self, (node, incarnation): (NodeId, Incarnation), now: Instant, out: &mut Outbox<Effect>) {
-        if self.connected.len() < MEMBERS_MAX && self.connected.insert(node, incarnation) != Some(incarnation) {
+        let known = self.connected.get(&node).copied();
+        if self.connected.len() < MEMBERS_MAX && known != Some(incarnation) {
+            self.connected.insert(node, incarnation);
+            self.disconnections += u64::from(known.is_some());
             self.send(node, self.hello(), out);
             self.connected_anew(node, incarnation, out);
         }
@@ -222,6 +228,7 @@ impl Membership {
     fn peer_down(&mut self, node: NodeId, departed: bool, out: &mut Outbox<Effect>) {
         // What it said of itself stays: a node that is refused may be gone before this one synchronizes.
         let incarnation = self.connected.remove(&node);
+        self.disconnections += 1;
         self.life.candidates.remove(&node);
         if departed {
             self.life.missed.forget(node);

@@ -23,6 +23,7 @@ pub struct MembershipPart {
     heard: Heard,
     ticks: u64,
     suspects: Suspects,
+    suspicions: u64,
     unheard: Suspects,
     round_trip: Span,
     me: NodeId,
@@ -40,6 +41,7 @@ impl MembershipPart {
             heard: Heard::new(),
             ticks: 0,
             suspects: Suspects::new(),
+            suspicions: 0,
             unheard: Suspects::new(),
             round_trip,
             me,
@@ -125,7 +127,8 @@ impl MembershipPart {
     }
 
     fn tell_suspects(&mut self, wishes: &mut Vec<Wish>) {
-        if !self.liveness.suspected().eq(self.suspects.iter().copied()) {
+        let looks = std::mem::replace(&mut self.suspicions, self.liveness.suspicions()) != self.suspicions;
+        if looks && !self.liveness.suspected().eq(self.suspects.iter().copied()) {
             let suspects: Suspects = self.liveness.suspected().collect();
             self.suspects.clone_from(&suspects);
             wishes.push(Wish::Tell(Mail::Gossip(ToGossip::In(gossip_peer::In::Suspects(suspects)))));
