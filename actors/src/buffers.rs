@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -15,53 +16,96 @@ pub const VALUE_BYTES: usize = 4;
 #[cfg(target_endian = "big")]
 compile_error!("values travel as little-endian bytes without conversion: big-endian targets are not supported");
 
-/// Spare vectors by length, for reuse without page faults.
+/// Memory of a kind of its own for buffers: page-locked, for a GPU.
+pub trait Memory: Send + Sync + fmt::Debug {
+    /// Zeros; `None` if there is no such memory left: then the buffer is from the allocator.
+    fn allocate(&self, elements: usize) -> Option<Box<dyn Block>>;
+}
+
+/// A buffer's memory of such a kind.
+pub trait Block: Send + Sync + fmt::Debug {
+    /// The values.
+    fn values(&self) -> &[f32];
+
+    /// The values, to write.
+    fn values_mut(&mut self) -> &mut [f32];
+}
+
+/// What holds a buffer's values.
+#[derive(Debug)]
+enum Values {
+    Vector(Vec<f32>),
+    Block(Box<dyn Block>),
+}
+
+impl Values {
+    fn get(&self) -> &[f32] {
+        match self {
+            Self::Vector(values) => values,
+            Self::Block(block) => block.values(),
+        }
+    }
+
+    fn get_mut(&mut self) -> &mut [f32] {
+        match self {
+            Self::Vector(values) => values,
+            Self::Block(block) => block.values_mut(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.get().len()
+    }
+}
+
+/// Spare values by length, for reuse without page faults.
 #[derive(Debug, Default)]
 pub struct Pool {
     spare: Mutex<Spare>,
+    memory: Option<Arc<dyn Memory>>,
 }
 
 #[derive(Debug, Default)]
 struct Spare {
-    by_length: BTreeMap<usize, Vectors>,
+    by_length: BTreeMap<usize, SameLength>,
     elements: usize,
     elements_max: usize,
     takes: u64,
 }
 
-/// Spare vectors of one length.
+/// Spare values of one length.
 #[derive(Debug, Default)]
-struct Vectors {
-    vectors: Vec<Vec<f32>>,
+struct SameLength {
+    values: Vec<Values>,
     /// The take that asked for one last.
     asked: u64,
 }
 
 impl Spare {
-    fn take(&mut self, length: usize) -> Option<Vec<f32>> {
+    fn take(&mut self, length: usize) -> Option<Values> {
         self.takes += 1;
         let of_length = self.by_length.entry(length).or_default();
         of_length.asked = self.takes;
-        let reused = of_length.vectors.pop()?;
+        let reused = of_length.values.pop()?;
         self.elements -= length;
         Some(reused)
     }
 
-    /// Keeps a vector; where there is no room, those of lengths that nobody asked for in a longer time go. Returns what is not kept.
-    fn put(&mut self, values: Vec<f32>) -> Vec<Vec<f32>> {
+    /// Keeps values; where there is no room, those of lengths that nobody asked for in a longer time go. Returns what is not kept.
+    fn put(&mut self, values: Values) -> Vec<Values> {
         let (length, mut gone) = (values.len(), Vec::new());
         let asked = self.by_length.get(&length).map_or(0, |same| same.asked);
         let older = self.by_length.values().filter(|other| other.asked < asked);
-        let older: usize = older.flat_map(|other| &other.vectors).map(Vec::len).sum();
+        let older: usize = older.flat_map(|other| &other.values).map(Values::len).sum();
         if self.elements - older + length > self.elements_max {
             return vec![values];
         }
         while self.elements + length > self.elements_max {
-            let Some((oldest, vectors)) = self.by_length.iter_mut().min_by_key(|(_, other)| other.asked) else { break };
-            match vectors.vectors.pop() {
-                Some(vector) => {
-                    self.elements -= vector.len();
-                    gone.push(vector);
+            let Some((oldest, same)) = self.by_length.iter_mut().min_by_key(|(_, other)| other.asked) else { break };
+            match same.values.pop() {
+                Some(spare) => {
+                    self.elements -= spare.len();
+                    gone.push(spare);
                 }
                 None => {
                     let oldest = *oldest;
@@ -70,7 +114,7 @@ impl Spare {
             }
         }
         self.elements += length;
-        self.by_length.entry(length).or_default().vectors.push(values);
+        self.by_length.entry(length).or_default().values.push(values);
         gone
     }
 }
@@ -82,6 +126,12 @@ impl Pool {
         Arc::default()
     }
 
+    /// The same, of buffers that are made of this memory.
+    #[must_use]
+    pub fn of(memory: Arc<dyn Memory>) -> Arc<Self> {
+        Arc::new(Self { spare: Mutex::default(), memory: Some(memory) })
+    }
+
     /// Bounds the elements kept for reuse.
     pub fn keep_at_most(&self, elements: usize) {
         self.spare().elements_max = elements;
@@ -91,7 +141,8 @@ impl Pool {
     #[must_use]
     pub fn take(self: &Arc<Self>, length: usize) -> Buffer {
         let reused = self.spare().take(length);
-        Buffer { values: reused.unwrap_or_else(|| vec![0.0; length]), pool: Arc::downgrade(self) }
+        let values = reused.or_else(|| self.memory.as_ref()?.allocate(length).map(Values::Block));
+        Buffer { values: values.unwrap_or_else(|| Values::Vector(vec![0.0; length])), pool: Arc::downgrade(self) }
     }
 
     /// A buffer of `length` zeros.
@@ -102,8 +153,8 @@ impl Pool {
         buffer
     }
 
-    fn put_back(&self, values: Vec<f32>) {
-        if !values.is_empty() {
+    fn put_back(&self, values: Values) {
+        if values.len() > 0 {
             // Given back to the system outside the lock, which takes its time.
             let gone = self.spare().put(values);
             drop(gone);
@@ -118,7 +169,7 @@ impl Pool {
 /// Values that this side may still write; freeze it into an `Arc` to share it.
 #[derive(Debug)]
 pub struct Buffer {
-    values: Vec<f32>,
+    values: Values,
     pool: Weak<Pool>,
 }
 
@@ -126,17 +177,17 @@ impl Buffer {
     /// The values.
     #[must_use]
     pub fn values(&self) -> &[f32] {
-        &self.values
+        self.values.get()
     }
 
     /// The values, to write.
     pub fn values_mut(&mut self) -> &mut [f32] {
-        &mut self.values
+        self.values.get_mut()
     }
 
     /// The values as little-endian bytes, to receive into.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        bytemuck::cast_slice_mut(&mut self.values)
+        bytemuck::cast_slice_mut(self.values.get_mut())
     }
 
     /// Shares the values; they can no longer be written.
@@ -149,7 +200,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
-            pool.put_back(std::mem::take(&mut self.values));
+            pool.put_back(std::mem::replace(&mut self.values, Values::Vector(Vec::new())));
         }
     }
 }
@@ -320,7 +371,7 @@ mod tests {
         let (old, newer) = (pool.take(8), pool.take(3));
         drop(old);
         drop(newer);
-        let kept = |length| pool.spare.lock().unwrap().by_length.get(&length).map_or(0, |kept| kept.vectors.len());
+        let kept = |length| pool.spare.lock().unwrap().by_length.get(&length).map_or(0, |kept| kept.values.len());
         assert_eq!((kept(8), kept(3)), (0, 1));
         let (other, newest) = (pool.take(4), pool.take(6));
         drop(other);

@@ -20,6 +20,7 @@ pub mod context;
 pub mod coordinator;
 mod error;
 pub mod gossip_peer;
+pub mod meeting;
 pub mod membership;
 pub mod node_supervisor;
 pub mod ports;

@@ -29,6 +29,29 @@ pub trait Tensors {
     /// # Errors
     /// A tensor's values cannot be reached; tensors before it were changed.
     fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError>;
+
+    /// Where the values are on a GPU; `None` (the default) in main memory. [`Tensors::read`] and [`Tensors::write`] then go by way of a
+    /// copy.
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        None
+    }
+}
+
+/// Tensors in a GPU's memory, by address: what a device needs to copy and compute there. Whoever lends them keeps them allocated, and
+/// has them read and written by nobody else, for as long as they are borrowed; for a call that changes them that is a `&mut`.
+pub trait OnGpu {
+    /// Which GPU of this process, from 0.
+    fn ordinal(&self) -> usize;
+
+    /// The stream behind whose work the values are complete, and before whose later work slowmo's is done: a `CUstream` of the primary
+    /// context as a number.
+    fn stream(&self) -> u64;
+
+    /// Calls `visit(name, address, elements)` once a tensor, in registration order.
+    ///
+    /// # Errors
+    /// A tensor's values cannot be reached.
+    fn each(&self, visit: &mut dyn FnMut(&str, u64, usize)) -> Result<(), TensorError>;
 }
 
 /// Why a tensor's values cannot be reached.
@@ -47,6 +70,14 @@ pub enum TensorError {
     NotContiguous {
         /// The tensor.
         name: String,
+    },
+    /// On another device than the worker's, or the device failed.
+    #[error("tensor {name}: {message}")]
+    Device {
+        /// The tensor; all of them if it is empty.
+        name: String,
+        /// What is wrong, and what to do.
+        message: String,
     },
     /// The framework refused.
     #[error("tensor {name}: {message}")]
@@ -172,4 +203,7 @@ pub enum CollectiveError {
     /// The worker's tensors could not be read or written.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    /// The library that moves the values failed; the node's GPUs cannot average any more.
+    #[error("the GPUs of this node cannot average: {0}")]
+    Device(String),
 }

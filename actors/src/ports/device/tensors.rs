@@ -1,7 +1,7 @@
 //! [`Tensors`] for plain slices and lists of them. They stand here because the trait and its implementations for types
 //! of the standard library must share a crate. Lists name their tensors `tensor 0`, `tensor 1`, …
 
-use super::{TensorError, Tensors};
+use super::{OnGpu, TensorError, Tensors};
 use std::fmt::Write as _;
 
 /// What `read` calls for every tensor.
@@ -29,6 +29,9 @@ impl<T: Tensors + ?Sized> Tensors for &mut T {
     }
     fn elements(&self) -> Result<usize, TensorError> {
         (**self).elements()
+    }
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        (**self).on_gpu()
     }
 }
 

@@ -1,0 +1,158 @@
+//! An opened GPU: its context, the communication stream, the compiled kernels. Whoever launches names addresses; what they must be is said
+//! where they are launched.
+
+use crate::error::GpuError;
+use crate::kernels::{self, KERNELS, Kernel, THREADS};
+use crate::libraries::Library;
+use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaStream, DriverError, result, sys};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Blocks of a launch for each multiprocessor: enough that all of memory's bandwidth is used.
+const BLOCKS_PER_PROCESSOR: u32 = 8;
+
+/// What the driver says of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuInfo {
+    /// Its number, from 0.
+    pub ordinal: usize,
+    /// Its name.
+    pub name: String,
+    /// Bytes of memory in all.
+    pub memory: u64,
+    /// Compute capability, like (9, 0).
+    pub capability: (i32, i32),
+}
+
+/// All GPUs that this process sees.
+///
+/// # Errors
+/// The driver is missing or does not start.
+pub fn gpus() -> Result<Vec<GpuInfo>, GpuError> {
+    Library::Driver.require()?;
+    match result::init() {
+        Ok(()) => {}
+        Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => return Ok(Vec::new()),
+        Err(error) => return Err(GpuError::driver("starting the CUDA driver")(error)),
+    }
+    let count = CudaContext::device_count().map_err(GpuError::driver("counting GPUs"))?;
+    (0..usize::try_from(count).unwrap_or_default()).map(describe).collect()
+}
+
+fn describe(ordinal: usize) -> Result<GpuInfo, GpuError> {
+    let failed = GpuError::driver("asking what a GPU is");
+    let device = result::device::get(i32::try_from(ordinal).unwrap_or(i32::MAX)).map_err(&failed)?;
+    let name = result::device::get_name(device).map_err(&failed)?;
+    // SAFETY: the driver has just returned this device.
+    let memory = unsafe { result::device::total_mem(device) }.map_err(&failed)?;
+    let attribute = |attribute| {
+        // SAFETY: the driver has just returned this device.
+        unsafe { result::device::get_attribute(device, attribute) }
+    };
+    let major = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).map_err(&failed)?;
+    let minor = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR).map_err(&failed)?;
+    Ok(GpuInfo { ordinal, name, memory: memory as u64, capability: (major, minor) })
+}
+
+/// A GPU with its kernels, and the stream on which slowmo copies and computes.
+#[derive(Clone)]
+pub struct Gpu {
+    info: Arc<GpuInfo>,
+    stream: Arc<CudaStream>,
+    functions: Arc<[CudaFunction]>,
+    blocks_max: u32,
+}
+
+impl std::fmt::Debug for Gpu {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Gpu").field(&self.info).finish()
+    }
+}
+
+impl Gpu {
+    /// Opens GPU `ordinal` and compiles the kernels for it, or takes them from the cache. Its context is the one that the process's
+    /// training code has on it, too.
+    ///
+    /// # Errors
+    /// A library is missing, there is no such GPU, or the driver does not open it.
+    pub fn open(ordinal: usize) -> Result<Self, GpuError> {
+        let all = gpus()?;
+        let found = all.len();
+        let info = all.into_iter().nth(ordinal).ok_or(GpuError::NoSuchGpu { wanted: ordinal, found })?;
+        let failed = GpuError::driver("opening a GPU");
+        let ptx = kernels::ptx(info.capability)?;
+        let context = CudaContext::new(ordinal).map_err(&failed)?;
+        let module = context.load_module(ptx).map_err(GpuError::driver("loading the kernels"))?;
+        let function = |kernel: Kernel| module.load_function(kernel.name()).map_err(GpuError::driver("loading a kernel"));
+        let functions = KERNELS.into_iter().map(function).collect::<Result<Vec<_>, _>>()?.into();
+        let stream = context.new_stream().map_err(&failed)?;
+        let processors = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT).map_err(&failed)?;
+        let blocks_max = BLOCKS_PER_PROCESSOR * u32::try_from(processors).unwrap_or(1).max(1);
+        Ok(Self { info: Arc::new(info), stream, functions, blocks_max })
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn info(&self) -> &GpuInfo {
+        &self.info
+    }
+
+    /// The stream on which slowmo copies and computes.
+    #[must_use]
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// Its context.
+    #[must_use]
+    pub fn context(&self) -> &Arc<CudaContext> {
+        self.stream.context()
+    }
+
+    /// Bytes free and in all.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn memory(&self) -> Result<(u64, u64), GpuError> {
+        let (free, total) = self.context().mem_get_info().map_err(GpuError::driver("asking for free memory"))?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// Waits until everything on the stream is done.
+    ///
+    /// # Errors
+    /// Something on the stream failed.
+    pub fn synchronize(&self) -> Result<(), GpuError> {
+        self.stream.synchronize().map_err(GpuError::driver("waiting for a GPU"))
+    }
+
+    /// Marks where the stream is now.
+    pub(crate) fn mark(&self) -> Result<CudaEvent, GpuError> {
+        self.stream.record_event(None).map_err(GpuError::driver("recording an event"))
+    }
+
+    /// Starts a kernel on `n` values behind everything on the stream.
+    ///
+    /// # Safety
+    /// The addresses are memory of this GPU, of the sizes that the kernel reads and writes for `n` values, or null where it says that they
+    /// may be; until the stream has come past it nobody else writes what it reads, or touches what it writes.
+    pub(crate) unsafe fn launch(&self, kernel: Kernel, addresses: &[u64], n: usize, floats: &[f32]) -> Result<(), GpuError> {
+        debug_assert_eq!((addresses.len(), floats.len()), (kernel.pointers(), kernel.floats()), "{kernel:?}");
+        if n == 0 {
+            return Ok(());
+        }
+        let failed = GpuError::driver(kernel.name());
+        let Some(at) = KERNELS.iter().position(|other| *other == kernel) else { return Ok(()) };
+        self.context().bind_to_thread().map_err(&failed)?;
+        let (mut addresses, mut count, mut floats) = (addresses.to_vec(), n as u64, floats.to_vec());
+        let mut parameters: Vec<*mut c_void> = addresses.iter_mut().map(|address| (&raw mut *address).cast()).collect();
+        parameters.push((&raw mut count).cast());
+        parameters.extend(floats.iter_mut().map(|float| (&raw mut *float).cast::<c_void>()));
+        let blocks = u32::try_from(n.div_ceil(THREADS as usize)).unwrap_or(u32::MAX).min(self.blocks_max);
+        let (grid, block) = ((blocks, 1, 1), (THREADS, 1, 1));
+        let function = self.functions[at].cu_function();
+        // SAFETY: the parameters are those of the kernel's signature, live until the launch has copied them, and the caller vouches for
+        // the memory.
+        unsafe { result::launch_kernel(function, grid, block, 0, self.stream.cu_stream(), &mut parameters) }.map_err(&failed)
+    }
+}

@@ -1,0 +1,197 @@
+//! The kernels: their table, and how their source becomes code for a GPU. NVRTC compiles it when a GPU is first opened; the result is kept
+//! in the user's cache folder under a name that says from what it was made.
+
+mod cache;
+
+use crate::error::GpuError;
+use crate::libraries::Library;
+use cudarc::nvrtc::{CompileError, CompileOptions, Ptx, compile_ptx_with_opts, sys};
+use std::ffi::c_int;
+
+/// CUDA C, one `extern "C"` function a kernel.
+pub const SOURCE: &str = include_str!("kernels.cu");
+/// Threads of a block; the source says the same.
+pub const THREADS: u32 = 256;
+
+/// How values travel in fewer bytes; float32 needs no kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// The upper half of a float32.
+    BFloat16,
+    /// A scale for 256 values and a byte for each.
+    Int8,
+}
+
+/// What a GPU can compute. Pointers and floats of a launch come in the order of the kernel's parameters in [`SOURCE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// `mix(model, correction or null, before or null, first; stays, weight)`.
+    Mix,
+    /// `divide(values; weight)`.
+    Divide,
+    /// `accumulate(target, values; scale)`.
+    Accumulate,
+    /// `slowmo(values, anchor, momentum, next; rate, beta, gamma)`.
+    SlowMo,
+    /// `nesterov(values, anchor, momentum, next; eta, mu)`.
+    Nesterov,
+    /// `bmuf_nbm(values, anchor, momentum, next; eta, mu)`.
+    BmufNbm,
+    /// `not_finite(values, first)`.
+    NotFinite,
+    /// `digest(values, sum)`.
+    Digest,
+    /// `encode_gossip_*(numerators, residual, bytes; factor)`.
+    EncodeGossip(Wire),
+    /// `encode_contribution_*(values, reference, residual or null, bytes, next; weight)`.
+    EncodeContribution(Wire),
+    /// `encode_publication_*(values, reference, bytes, dropped)`.
+    EncodePublication(Wire),
+    /// `encode_*(values, bytes)`.
+    Encode(Wire),
+    /// `decode_*(bytes, target)`.
+    Decode(Wire),
+    /// `accumulate_*(bytes, target; scale)`.
+    AccumulateEncoded(Wire),
+}
+
+/// All kernels.
+pub const KERNELS: [Kernel; 20] = [
+    Kernel::Mix,
+    Kernel::Divide,
+    Kernel::Accumulate,
+    Kernel::SlowMo,
+    Kernel::Nesterov,
+    Kernel::BmufNbm,
+    Kernel::NotFinite,
+    Kernel::Digest,
+    Kernel::EncodeGossip(Wire::BFloat16),
+    Kernel::EncodeGossip(Wire::Int8),
+    Kernel::EncodeContribution(Wire::BFloat16),
+    Kernel::EncodeContribution(Wire::Int8),
+    Kernel::EncodePublication(Wire::BFloat16),
+    Kernel::EncodePublication(Wire::Int8),
+    Kernel::Encode(Wire::BFloat16),
+    Kernel::Encode(Wire::Int8),
+    Kernel::Decode(Wire::BFloat16),
+    Kernel::Decode(Wire::Int8),
+    Kernel::AccumulateEncoded(Wire::BFloat16),
+    Kernel::AccumulateEncoded(Wire::Int8),
+];
+
+impl Kernel {
+    /// The function's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        use Wire::{BFloat16, Int8};
+        match self {
+            Self::Mix => "mix",
+            Self::Divide => "divide",
+            Self::Accumulate => "accumulate",
+            Self::SlowMo => "slowmo",
+            Self::Nesterov => "nesterov",
+            Self::BmufNbm => "bmuf_nbm",
+            Self::NotFinite => "not_finite",
+            Self::Digest => "digest",
+            Self::EncodeGossip(BFloat16) => "encode_gossip_bf16",
+            Self::EncodeGossip(Int8) => "encode_gossip_int8",
+            Self::EncodeContribution(BFloat16) => "encode_contribution_bf16",
+            Self::EncodeContribution(Int8) => "encode_contribution_int8",
+            Self::EncodePublication(BFloat16) => "encode_publication_bf16",
+            Self::EncodePublication(Int8) => "encode_publication_int8",
+            Self::Encode(BFloat16) => "encode_bf16",
+            Self::Encode(Int8) => "encode_int8",
+            Self::Decode(BFloat16) => "decode_bf16",
+            Self::Decode(Int8) => "decode_int8",
+            Self::AccumulateEncoded(BFloat16) => "accumulate_bf16",
+            Self::AccumulateEncoded(Int8) => "accumulate_int8",
+        }
+    }
+
+    /// How many pointers it takes.
+    #[must_use]
+    pub fn pointers(self) -> usize {
+        match self {
+            Self::Divide => 1,
+            Self::Accumulate | Self::NotFinite | Self::Digest | Self::Encode(_) | Self::Decode(_) | Self::AccumulateEncoded(_) => 2,
+            Self::EncodeGossip(_) => 3,
+            Self::Mix | Self::SlowMo | Self::Nesterov | Self::BmufNbm | Self::EncodePublication(_) => 4,
+            Self::EncodeContribution(_) => 5,
+        }
+    }
+
+    /// How many floats it takes behind the number of values.
+    #[must_use]
+    pub fn floats(self) -> usize {
+        match self {
+            Self::NotFinite | Self::Digest | Self::EncodePublication(_) | Self::Encode(_) | Self::Decode(_) => 0,
+            Self::Divide | Self::Accumulate | Self::EncodeGossip(_) | Self::EncodeContribution(_) | Self::AccumulateEncoded(_) => 1,
+            Self::Mix | Self::Nesterov | Self::BmufNbm => 2,
+            Self::SlowMo => 3,
+        }
+    }
+}
+
+/// The kernels as PTX for a GPU of this compute capability, like `(9, 0)`: from the cache, or compiled now.
+///
+/// # Errors
+/// NVRTC is missing, or the kernels do not compile.
+pub fn ptx(capability: (i32, i32)) -> Result<Ptx, GpuError> {
+    Library::Nvrtc.require()?;
+    let architecture = architecture(capability);
+    let name = cache::name(&architecture, version());
+    if let Some(kept) = cache::read(&name) {
+        return Ok(Ptx::from_src(kept));
+    }
+    let text = compile(&architecture)?;
+    cache::write(&name, &text);
+    Ok(Ptx::from_src(text))
+}
+
+/// Compiles for an architecture, like `compute_90`; the PTX's text.
+///
+/// # Errors
+/// NVRTC is missing, or the kernels do not compile.
+pub fn compile(architecture: &str) -> Result<String, GpuError> {
+    Library::Nvrtc.require()?;
+    // The bits must be the CPU's: no products and sums in one rounding, no flushing of small numbers.
+    let options = ["--fmad=false", "--ftz=false", "--prec-div=true", "--std=c++17", &format!("--gpu-architecture={architecture}")];
+    let options = CompileOptions { options: options.map(str::to_owned).into(), ..CompileOptions::default() };
+    let ptx = compile_ptx_with_opts(SOURCE, options).map_err(|error| {
+        let log = match error {
+            CompileError::CompileError { log, .. } => log.to_string_lossy().into_owned(),
+            other => other.to_string(),
+        };
+        GpuError::NotCompiled { architecture: architecture.to_owned(), log }
+    })?;
+    Ok(ptx.to_src())
+}
+
+/// The newest architecture that NVRTC compiles for and the GPU can run: PTX is made into code for newer GPUs by their driver.
+fn architecture(capability: (i32, i32)) -> String {
+    let wanted = capability.0 * 10 + capability.1;
+    let newest = supported().into_iter().filter(|supported| *supported <= wanted).max();
+    format!("compute_{}", newest.unwrap_or(wanted))
+}
+
+/// The architectures that NVRTC compiles for, like 90; none if it does not say.
+fn supported() -> Vec<c_int> {
+    let mut count = 0;
+    // SAFETY: NVRTC is loaded, and writes one number.
+    let counted = unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) };
+    let mut architectures = vec![0; usize::try_from(count).unwrap_or_default()];
+    if counted != sys::nvrtcResult::NVRTC_SUCCESS || architectures.is_empty() {
+        return Vec::new();
+    }
+    // SAFETY: NVRTC writes as many numbers as it said, and there is room for those.
+    let listed = unsafe { sys::nvrtcGetSupportedArchs(architectures.as_mut_ptr()) };
+    if listed == sys::nvrtcResult::NVRTC_SUCCESS { architectures } else { Vec::new() }
+}
+
+/// NVRTC's version; zeros if it does not say.
+fn version() -> (c_int, c_int) {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: NVRTC is loaded, and writes one number to each.
+    let told = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
+    if told == sys::nvrtcResult::NVRTC_SUCCESS { (major, minor) } else { (0, 0) }
+}

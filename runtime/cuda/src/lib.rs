@@ -1,0 +1,39 @@
+//! CUDA devices: a worker's copy of the model on a GPU, the arithmetic on it, and the exact mean over the GPUs of a node. Touches the
+//! CUDA driver, NVRTC and NCCL, which are looked for when the first GPU is opened: nothing of CUDA is needed to build this, and a
+//! machine without it gets [`GpuError`] saying what is missing.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `libraries` | which of the three libraries are there |
+//! | `gpu` | an opened GPU: context, stream, compiled kernels, launches |
+//! | `kernels` | the kernels' source and table; compiling and caching them |
+//! | `memory` | page-locked host memory and buffers on the GPU |
+//! | `tensors` | values that training code lends, as slices of cudarc |
+//! | `device` | [`CudaDevice`]: the port `Device` |
+//! | `nccl`, `collective` | [`NcclCollective`]: the port `Collective` |
+//! | `arithmetic`, `selftest` | what every kernel computes, on the CPU and in float64, and the comparison |
+//!
+//! # Order
+//! A GPU's communication stream ([`Gpu::stream`]) runs beside the training code's own. Before it touches a lent tensor it waits for an
+//! event on the tensor's stream, and that stream waits for one of its own afterwards: so neither the host nor other work waits.
+
+pub mod arithmetic;
+mod collective;
+mod device;
+mod error;
+mod gpu;
+pub mod kernels;
+mod libraries;
+mod memory;
+mod nccl;
+pub mod selftest;
+mod tensors;
+
+pub use collective::{ABORT_WAIT, INIT_WAIT, NcclCollective};
+pub use cudarc;
+pub use device::CudaDevice;
+pub use error::GpuError;
+pub use gpu::{Gpu, GpuInfo, gpus};
+pub use libraries::{Library, missing};
+pub use memory::Pinned;
+pub use tensors::Slices;

@@ -1,0 +1,80 @@
+//! Which libraries of CUDA this machine has. They are loaded at run time, by name, where the system's loader looks: system folders and
+//! `LD_LIBRARY_PATH`.
+
+use crate::error::GpuError;
+
+/// A library that is not linked but loaded when a GPU is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Library {
+    /// The driver: every use of a GPU.
+    Driver,
+    /// The compiler of kernels.
+    Nvrtc,
+    /// Collectives between the GPUs of a node; one GPU needs none.
+    Nccl,
+}
+
+impl Library {
+    /// Its file.
+    #[must_use]
+    pub fn file(self) -> &'static str {
+        match self {
+            Self::Driver => "libcuda.so.1",
+            Self::Nvrtc => "libnvrtc.so",
+            Self::Nccl => "libnccl.so.2",
+        }
+    }
+
+    /// How to get it.
+    #[must_use]
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::Driver => "install the NVIDIA driver, and in a container run with its GPUs passed through",
+            Self::Nvrtc => "install the CUDA toolkit or the wheel nvidia-cuda-nvrtc-cu12, and name its folder in LD_LIBRARY_PATH",
+            Self::Nccl => "install NCCL or the wheel nvidia-nccl-cu12, and name its folder in LD_LIBRARY_PATH",
+        }
+    }
+
+    /// Whether it can be loaded.
+    #[must_use]
+    pub fn is_present(self) -> bool {
+        match self {
+            // SAFETY: loading runs the library's initializers; those of the driver have no preconditions.
+            Self::Driver => unsafe { cudarc::driver::sys::is_culib_present() },
+            // SAFETY: the same of NVRTC's.
+            Self::Nvrtc => unsafe { cudarc::nvrtc::sys::is_culib_present() },
+            Self::Nccl => crate::nccl::api().is_ok(),
+        }
+    }
+
+    /// # Errors
+    /// [`GpuError::Missing`].
+    pub fn require(self) -> Result<(), GpuError> {
+        if self.is_present() { Ok(()) } else { Err(GpuError::Missing { library: self }) }
+    }
+}
+
+impl std::fmt::Display for Library {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Driver => "the CUDA driver",
+            Self::Nvrtc => "NVRTC",
+            Self::Nccl => "NCCL",
+        })
+    }
+}
+
+/// What is missing for a node with so many GPUs, each with its remedy; empty where it can run.
+#[must_use]
+pub fn missing(gpus: usize) -> Vec<GpuError> {
+    let needed = [Library::Driver, Library::Nvrtc].into_iter().chain((gpus > 1).then_some(Library::Nccl));
+    let mut missing: Vec<GpuError> = needed.filter_map(|library| library.require().err()).collect();
+    if Library::Driver.is_present() {
+        match crate::gpu::gpus() {
+            Ok(found) if found.len() < gpus => missing.push(GpuError::NoSuchGpu { wanted: found.len(), found: found.len() }),
+            Ok(_) => {}
+            Err(error) => missing.push(error),
+        }
+    }
+    missing
+}

@@ -1,0 +1,158 @@
+//! Memory: page-locked buffers of the host, which a GPU copies from and to at its full rate, and scratch on the GPU.
+
+use crate::error::GpuError;
+use crate::gpu::Gpu;
+use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DriverError, result, sys};
+use slowmo_actors::buffers::{Block, Memory};
+use std::sync::Arc;
+
+/// Page-locked memory for the node's buffers; what cannot be page-locked comes from the allocator, and is copied more slowly.
+#[derive(Debug)]
+pub struct Pinned {
+    context: Arc<CudaContext>,
+}
+
+impl Pinned {
+    /// For buffers that this GPU, or any other of the process, copies from and to.
+    #[must_use]
+    pub fn new(gpu: &Gpu) -> Arc<Self> {
+        Arc::new(Self { context: Arc::clone(gpu.context()) })
+    }
+}
+
+impl Memory for Pinned {
+    fn allocate(&self, elements: usize) -> Option<Box<dyn Block>> {
+        self.context.bind_to_thread().ok()?;
+        let bytes = elements.checked_mul(size_of::<f32>()).filter(|bytes| *bytes > 0)?;
+        // SAFETY: the context is bound to this thread.
+        let allocated = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
+        let address = match allocated {
+            Ok(address) => address.cast::<f32>(),
+            Err(error) => {
+                tracing::warn!(bytes, %error, "a buffer is not page-locked: copies to and from the GPU are slower");
+                return None;
+            }
+        };
+        // SAFETY: the memory has just been allocated with this length; zeros are valid floats.
+        unsafe { std::ptr::write_bytes(address, 0, elements) };
+        Some(Box::new(Locked { address, elements, context: Arc::clone(&self.context) }))
+    }
+}
+
+/// A page-locked buffer.
+#[derive(Debug)]
+struct Locked {
+    address: *mut f32,
+    elements: usize,
+    context: Arc<CudaContext>,
+}
+
+// SAFETY: it owns its memory, which any thread may read and write; every copy of a GPU is waited for before the borrow ends.
+unsafe impl Send for Locked {}
+// SAFETY: shared references only read.
+unsafe impl Sync for Locked {}
+
+impl Block for Locked {
+    fn values(&self) -> &[f32] {
+        // SAFETY: allocated with this length, initialized, and written through `&mut self` only.
+        unsafe { std::slice::from_raw_parts(self.address, self.elements) }
+    }
+
+    fn values_mut(&mut self) -> &mut [f32] {
+        // SAFETY: the same, and nobody else has it.
+        unsafe { std::slice::from_raw_parts_mut(self.address, self.elements) }
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let freed = self.context.bind_to_thread().and_then(|()| {
+            // SAFETY: from `malloc_host`, and freed once.
+            unsafe { result::free_host(self.address.cast()) }
+        });
+        if let Err(error) = freed {
+            tracing::debug!(%error, "page-locked memory is not freed: the GPU's context is gone");
+        }
+    }
+}
+
+/// Memory on the GPU.
+#[derive(Debug)]
+pub(crate) struct Scratch<T> {
+    slice: CudaSlice<T>,
+    address: u64,
+}
+
+impl<T: cudarc::driver::DeviceRepr + cudarc::driver::ValidAsZeroBits> Scratch<T> {
+    /// So many zeros; the driver has no memory of no bytes, so at least one.
+    ///
+    /// # Errors
+    /// Not enough memory, with sizes; or another error of the driver.
+    pub(crate) fn zeros(gpu: &Gpu, elements: usize, what: &'static str) -> Result<Self, GpuError> {
+        let wanted = elements.saturating_mul(size_of::<T>()) as u64;
+        let slice = gpu.stream().alloc_zeros(elements.max(1)).map_err(|error| out_of_memory(gpu, what, wanted, error))?;
+        let address = slice.device_ptr(gpu.stream()).0;
+        Ok(Self { slice, address })
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slice.len()
+    }
+}
+
+fn out_of_memory(gpu: &Gpu, what: &'static str, wanted: u64, error: DriverError) -> GpuError {
+    match (error, gpu.memory()) {
+        (DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY), Ok((free, total))) => {
+            let place = format!("GPU {} ({})", gpu.info().ordinal, gpu.info().name);
+            GpuError::OutOfMemory { what, place, wanted, free, total }
+        }
+        _ => GpuError::driver(what)(error),
+    }
+}
+
+impl Gpu {
+    /// Copies values to the host behind everything on the stream.
+    ///
+    /// # Safety
+    /// `address` is memory of this GPU with as many values. `target` is neither read nor written nor freed before the stream was waited
+    /// for.
+    pub(crate) unsafe fn copy_out<T>(&self, address: u64, target: &mut [T]) -> Result<(), GpuError> {
+        if target.is_empty() {
+            return Ok(());
+        }
+        let failed = GpuError::driver("copying from a GPU");
+        self.context().bind_to_thread().map_err(&failed)?;
+        // SAFETY: the caller's promise.
+        unsafe { result::memcpy_dtoh_async(target, address, self.stream().cu_stream()) }.map_err(&failed)
+    }
+
+    /// Writes zeros behind everything on the stream.
+    ///
+    /// # Safety
+    /// `address` is memory of this GPU with as many bytes, which nobody else touches until the stream is past this.
+    pub(crate) unsafe fn zero(&self, address: u64, bytes: usize) -> Result<(), GpuError> {
+        let failed = GpuError::driver("clearing memory of a GPU");
+        self.context().bind_to_thread().map_err(&failed)?;
+        // SAFETY: the caller's promise.
+        unsafe { result::memset_d8_async(address, 0, bytes, self.stream().cu_stream()) }.map_err(&failed)
+    }
+
+    /// Copies values to the GPU behind everything on the stream.
+    ///
+    /// # Safety
+    /// `address` is memory of this GPU with as many values, which nobody else touches until the stream is past this. `values` are neither
+    /// written nor freed before the stream was waited for.
+    pub(crate) unsafe fn copy_in<T>(&self, values: &[T], address: u64) -> Result<(), GpuError> {
+        if values.is_empty() {
+            return Ok(());
+        }
+        let failed = GpuError::driver("copying to a GPU");
+        self.context().bind_to_thread().map_err(&failed)?;
+        // SAFETY: the caller's promise.
+        unsafe { result::memcpy_htod_async(address, values, self.stream().cu_stream()) }.map_err(&failed)
+    }
+}

@@ -1,0 +1,101 @@
+//! Values that training code lends as slices of cudarc: no copy is made of them.
+
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError};
+use slowmo_actors::ports::device::{OnGpu, TensorError, Tensors};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// Float32 tensors on one GPU, in registration order. What is done with them is ordered behind the work of their own streams, and before
+/// the later work of the first one's; other streams that read them afterwards wait for that one.
+#[derive(Debug)]
+pub struct Slices<'a> {
+    slices: Vec<(String, &'a mut CudaSlice<f32>)>,
+}
+
+impl<'a> Slices<'a> {
+    /// Lends these; their names are `tensor 0`, `tensor 1`, …
+    #[must_use]
+    pub fn new(slices: impl IntoIterator<Item = &'a mut CudaSlice<f32>>) -> Self {
+        Self::named(slices.into_iter().enumerate().map(|(index, slice)| {
+            let mut name = String::new();
+            // Writing to a string does not fail.
+            _ = write!(name, "tensor {index}");
+            (name, slice)
+        }))
+    }
+
+    /// Lends these, with names for error messages.
+    #[must_use]
+    pub fn named(slices: impl IntoIterator<Item = (String, &'a mut CudaSlice<f32>)>) -> Self {
+        Self { slices: slices.into_iter().collect() }
+    }
+
+    fn first_stream(&self) -> Option<&Arc<CudaStream>> {
+        self.slices.first().map(|(_, slice)| slice.stream())
+    }
+}
+
+fn failed(name: &str) -> impl Fn(DriverError) -> TensorError {
+    let name = name.to_owned();
+    move |error| TensorError::Device { name: name.clone(), message: error.to_string() }
+}
+
+impl Tensors for Slices<'_> {
+    fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
+        for (name, slice) in &self.slices {
+            let values = slice.stream().clone_dtoh(&**slice).map_err(failed(name))?;
+            slice.stream().synchronize().map_err(failed(name))?;
+            visit(name, &values);
+        }
+        Ok(())
+    }
+
+    fn elements(&self) -> Result<usize, TensorError> {
+        Ok(self.slices.iter().map(|(_, slice)| slice.len()).sum())
+    }
+
+    fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
+        for (name, slice) in &mut self.slices {
+            let stream = Arc::clone(slice.stream());
+            let mut values = stream.clone_dtoh(&**slice).map_err(failed(name))?;
+            stream.synchronize().map_err(failed(name))?;
+            visit(name, &mut values);
+            stream.memcpy_htod(&values, &mut **slice).map_err(failed(name))?;
+            // The copy reads `values`.
+            stream.synchronize().map_err(failed(name))?;
+        }
+        Ok(())
+    }
+
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        self.first_stream().map(|_| self as &dyn OnGpu)
+    }
+}
+
+impl OnGpu for Slices<'_> {
+    fn ordinal(&self) -> usize {
+        self.first_stream().map_or(0, |stream| stream.context().ordinal())
+    }
+
+    fn stream(&self) -> u64 {
+        self.first_stream().map_or(0, |stream| stream.cu_stream() as u64)
+    }
+
+    fn each(&self, visit: &mut dyn FnMut(&str, u64, usize)) -> Result<(), TensorError> {
+        let Some(stream) = self.first_stream() else { return Ok(()) };
+        for (name, slice) in &self.slices {
+            if slice.ordinal() != self.ordinal() {
+                let message = format!(
+                    "it is on GPU {}, the first tensor on GPU {}: lend each worker's tensors alone",
+                    slice.ordinal(),
+                    self.ordinal()
+                );
+                return Err(TensorError::Device { name: name.clone(), message });
+            }
+            // The stream waits for whoever wrote the slice last.
+            let (address, _read) = slice.device_ptr(stream);
+            visit(name, address, slice.len());
+        }
+        Ok(())
+    }
+}
