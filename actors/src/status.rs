@@ -53,6 +53,8 @@ pub struct Gossiping {
 /// A node as it sees itself and the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct NodeStatus {
+    /// What each worker computes on, for a person.
+    pub devices: Vec<String>,
     /// Where it stands.
     pub standing: Standing,
     /// The model history.
@@ -106,6 +108,11 @@ impl StatusBoard {
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
+    }
+
+    /// Says what the node's workers compute on.
+    pub fn runs_on(&self, devices: Vec<String>) {
+        self.with(|status| status.devices = devices);
     }
 
     /// What the board shows now.

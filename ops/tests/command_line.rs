@@ -68,8 +68,7 @@ fn arguments_that_make_no_sense_exit_with_2() {
 
 #[test]
 fn what_cannot_be_launched_is_told_once_and_exits_with_1() {
-    let cases: [(&[&str], &str); 4] = [
-        (&["launch", "--nodes", "2", "--gpus", "1", "--", "true"], "this build has no CUDA device; the cpu device is used without --gpus"),
+    let cases: [(&[&str], &str); 3] = [
         (&["launch", "--nodes", "2", "--", "./no-such-binary"], "there is no binary ./no-such-binary"),
         (&["launch", "--nodes", "2", "--", "no-such-binary"], "there is no binary no-such-binary in PATH"),
         (&["launch", "--nodes", "2", "--cluster-key-file", "no-such-key", "--", "true"], "cannot read the cluster key file no-such-key"),
@@ -80,6 +79,31 @@ fn what_cannot_be_launched_is_told_once_and_exits_with_1() {
         let error = text(&output.stderr);
         assert!(error.contains(expected) && error.lines().count() == 1, "{case:?}: {error}");
     }
+}
+
+/// On a machine without GPUs everything that is missing is named at once; on one that has some, the launch goes on.
+#[test]
+fn gpus_that_are_not_there_are_told_with_all_that_is_missing() {
+    for case in [&["launch", "--nodes", "2", "--gpus", "2", "--", "true"][..], &["selftest", "--gpu", "--mib", "1"]] {
+        let output = slowmo(case);
+        let error = text(&output.stderr);
+        if slowmo_cuda::missing(2).is_empty() {
+            println!("skipped: this machine has GPUs");
+        } else if !slowmo_cuda::Library::Driver.is_present() {
+            assert_eq!(output.status.code(), Some(1), "{case:?}");
+            assert!(error.contains("the CUDA driver is missing (libcuda.so.1): install the NVIDIA driver"), "{error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+}
+
+#[test]
+fn the_cpu_passes_the_selftest() {
+    let output = slowmo(&["selftest", "--seed", "7", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = last_object(&output);
+    assert_eq!(report["devices"][0]["device"], "cpu");
+    assert_eq!(report["devices"][0]["kernels"].as_array().map(Vec::len), Some(slowmo_cuda::kernels::KERNELS.len()));
 }
 
 #[test]

@@ -74,6 +74,9 @@ pub struct Report {
     pub round: u64,
     /// The inner step after the last decided round.
     pub step: u64,
+    /// What each of its workers computes on: `cpu`, or a GPU's number and name.
+    #[serde(default)]
+    pub devices: Vec<String>,
     /// The members of the view now.
     pub members: Vec<MemberReport>,
     /// The last decided round, in three separate numbers: members, those of them alive, those of them that contributed.
@@ -286,6 +289,7 @@ pub(crate) fn report(context: &NodeContext) -> Report {
         epoch: status.epoch.0,
         round: status.round.0,
         step: status.step.0,
+        devices: status.devices.clone(),
         members: status.members.iter().map(member).collect(),
         last_round: LastRound {
             members: status.members_then,

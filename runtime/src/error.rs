@@ -1,6 +1,7 @@
 //! What can go wrong, one enum an operation. Each error says what was left unchanged and what to do next.
 
 use crate::config::ConfigError;
+use crate::device::DeviceError;
 use crate::sampler::SamplerError;
 use crate::tensors::{FreezeError, TensorError};
 use crate::transport::quic::{BindError, IdentityError};
@@ -28,6 +29,9 @@ pub enum SpawnError {
         /// What the operating system said.
         error: std::io::Error,
     },
+    /// The devices cannot be used.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The configuration does not fit together.
     #[error(transparent)]
     Config(#[from] ConfigError),

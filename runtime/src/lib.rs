@@ -18,7 +18,8 @@
 //! # }
 //! ```
 //!
-//! This crate wires the actors of `slowmo-actors` to real parts: QUIC, CPU devices, configuration, discovery.
+//! This crate wires the actors of `slowmo-actors` to real parts: QUIC, devices, configuration, discovery. With the feature `cuda`
+//! the model may live on GPUs: lend `cuda::Slices` with `device = "cuda"`.
 #![deny(missing_docs)]
 
 pub mod admin;
@@ -45,6 +46,8 @@ pub use slowmo_actors::ExchangeError;
 pub use slowmo_actors::coordinator::Inspection;
 pub use slowmo_actors::ports::device::{TensorError, Tensors};
 pub use slowmo_actors::ports::transport::Traffic;
+#[cfg(feature = "cuda")]
+pub use slowmo_cuda as cuda;
 pub use slowmo_protocol::schedule::Exchange;
 pub use tensors::digest;
 pub use worker::{AsyncWorker, Buffers, StepReport, Synchronized, Worker};

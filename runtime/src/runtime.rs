@@ -3,8 +3,7 @@
 use crate::admin;
 use crate::config::Config;
 use crate::connection::{Connected, connect};
-use crate::device::cpu::SharedMemory;
-use crate::device::host::HostDevice;
+use crate::device::{self, Devices};
 use crate::error::{SpawnError, WorkerError};
 use crate::executor::Executor;
 use crate::launcher;
@@ -14,12 +13,10 @@ use crate::transport::faulty::{self, Faults};
 use crate::transport::memory::MemoryHub;
 use crate::worker::{Session, Worker};
 use ractor::Actor;
-use slowmo_actors::buffers::Pool;
 use slowmo_actors::context::{Actors, MAILBOX_CREDITS_MAX, NodeContext, NodeSettings};
 use slowmo_actors::coordinator::Inspection;
 use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor, NodeSupervisorMessage};
 use slowmo_actors::ports::clock::TokioClock;
-use slowmo_actors::ports::device::Device;
 use slowmo_actors::ports::discovery::Discovery;
 use slowmo_actors::ports::recorder::{NoRecorder, Recorder};
 use slowmo_actors::ports::transport::{LocalPeer, Traffic};
@@ -83,7 +80,7 @@ impl std::fmt::Debug for Network {
 
 impl Runtime {
     fn of(config: &Config, (parts, faults): (Parts, Option<Faults>), executor: Executor) -> Result<Self, SpawnError> {
-        let (context, collective, supervisor, workers) = parts;
+        let (context, devices, supervisor, workers) = parts;
         let admin = match &config.admin {
             Some(path) => Some(serve_admin(path, &context, &executor)?),
             None => None,
@@ -92,8 +89,7 @@ impl Runtime {
             executor.handle().spawn(admin::drain_on_sigterm(Arc::clone(&context)));
         }
         let taken = Mutex::new(vec![false; workers.len()]);
-        let devices = workers.iter().map(|_| Arc::new(HostDevice) as Arc<dyn Device>).collect();
-        let node = Node::new(context, (devices, collective), supervisor, workers, executor).with_admin(admin);
+        let node = Node::new(context, (devices.each, devices.collective), supervisor, workers, executor).with_admin(admin);
         Ok(Self { node: Arc::new(node), taken, faults })
     }
 
@@ -240,6 +236,9 @@ impl RuntimeBuilder {
 
     async fn build(self) -> Result<(Parts, Option<Faults>), SpawnError> {
         let Self { config, network, faulty, recorder, incarnation, discovery: given } = self;
+        let opened = config.clone();
+        let opened = tokio::task::spawn_blocking(move || device::open(&opened)).await;
+        let devices = opened.map_err(|error| SpawnError::System(error.to_string()))??;
         let incarnation = Incarnation(incarnation.unwrap_or_else(now_micros));
         let me = (NodeId(config.node_id.map_or_else(random_id, Ok)?), incarnation);
         let hub = network.as_ref().map(|network| network.hub.clone());
@@ -254,13 +253,12 @@ impl RuntimeBuilder {
         let recorder = recorder_of(&config, recorder, me, faults.as_ref())?;
         let settings = settings(&config, Identity { cluster, node: me.0, incarnation: me.1 })?;
         discovery.announce(me.0, transport.local().announced).await?;
-        let collective = Arc::new(SharedMemory::new(settings.workers));
         let context = Arc::new(NodeContext {
             settings,
             transport,
             discovery,
             clock: Arc::new(TokioClock::default()),
-            pool: Pool::new(),
+            pool: Arc::clone(&devices.pool),
             actors: Actors::default(),
             status: StatusBoard::new(),
             recorder,
@@ -275,7 +273,8 @@ impl RuntimeBuilder {
         if let Some(faults) = &faults {
             tokio::spawn(die(faults.clone(), hub.map(|hub| (hub, context.transport.local())), supervisor.clone()));
         }
-        Ok(((context, collective, supervisor, workers), faults))
+        context.status.runs_on(devices.names.clone());
+        Ok(((context, devices, supervisor, workers), faults))
     }
 }
 
@@ -310,12 +309,8 @@ async fn die(faults: Faults, seat: Option<(MemoryHub, LocalPeer)>, supervisor: r
     _ = supervisor.cast(NodeSupervisorMessage::Stop);
 }
 
-type Parts = (
-    Arc<NodeContext>,
-    Arc<SharedMemory>,
-    ractor::ActorRef<NodeSupervisorMessage>,
-    Vec<ractor::ActorRef<slowmo_actors::worker::WorkerMessage>>,
-);
+type Parts =
+    (Arc<NodeContext>, Devices, ractor::ActorRef<NodeSupervisorMessage>, Vec<ractor::ActorRef<slowmo_actors::worker::WorkerMessage>>);
 
 fn settings(config: &Config, identity: Identity) -> Result<NodeSettings, SpawnError> {
     Ok(NodeSettings {

@@ -203,6 +203,7 @@ pub(super) fn admin() -> Seeds {
         epoch: 3,
         round: 42,
         step: 48,
+        devices: vec!["cpu".to_owned()],
         members: vec![MemberReport { node: 9, address: "10.0.0.9:7400".to_owned(), devices: 2, alive: true }],
         last_round: LastRound { members: 2, alive: 1, contributors: 1, published_us: 1234 },
         contributors: vec![9],

@@ -246,7 +246,7 @@ impl JobReport {
     fn to_text(&self) -> String {
         let distance = |distance: Option<f32>| distance.map_or_else(|| "–".to_owned(), |distance| format!("{distance:.1e}"));
         let rows = self.nodes.iter().map(|row| match row {
-            NodeRow::Silent { node } => [node.to_string(), "no answer".into(), "–".into(), "–".into(), "–".into(), "–".into()],
+            NodeRow::Silent { node } => [node.to_string(), "no answer".into(), "–".into(), "–".into(), "–".into(), "–".into(), "–".into()],
             NodeRow::Answer(report) => [
                 report.node.to_string(),
                 report.standing.clone(),
@@ -254,9 +254,10 @@ impl JobReport {
                 report.round.to_string(),
                 report.gossip.as_ref().map_or(report.step, |gossip| gossip.step.max(report.step)).to_string(),
                 distance(report.disagreement),
+                devices(&report.devices),
             ],
         });
-        let nodes = table(["node", "standing", "view", "round", "step", "disagreement"], rows);
+        let nodes = table(["node", "standing", "view", "round", "step", "disagreement", "devices"], rows);
         let mut text = format!(
             "job {}: view {} of lineage {}, next round {}\nlast round: {} alive / {} members / {} contributors\nmomentum lost: {} shards, push-sum weight lost: {:.3}, in twice: {:.3}, disagreement: {}\n{nodes}",
             self.job,
@@ -278,4 +279,11 @@ impl JobReport {
         }
         text
     }
+}
+
+/// What the workers of a node compute on; the same several times is counted.
+fn devices(names: &[String]) -> String {
+    let counted = names.chunk_by(|one, other| one == other);
+    let text = |same: &[String]| if same.len() > 1 { format!("{} × {}", same.len(), same[0]) } else { same[0].clone() };
+    counted.map(text).collect::<Vec<_>>().join(", ")
 }

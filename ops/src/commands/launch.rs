@@ -38,7 +38,8 @@ pub struct Launch {
     /// CPU workers of each node.
     #[arg(long, value_name = "G", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "gpus")]
     workers: Option<u16>,
-    /// CUDA devices of each node.
+    /// GPUs of each node, one for each of its workers; nodes share them where there are fewer. The binary must be built with the feature
+    /// cuda of slowmo.
     #[arg(long, value_name = "G", value_parser = clap::value_parser!(u16).range(1..))]
     gpus: Option<u16>,
     /// The cluster key of `slowmo keygen`; without it the launch makes one of its own.
@@ -63,8 +64,8 @@ struct Launched {
 impl Launch {
     /// Runs the nodes until all have ended.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        if self.gpus.is_some() {
-            bail!("this build has no CUDA device; the cpu device is used without --gpus (--workers G sets the CPU workers of a node)");
+        if let Some(gpus) = self.gpus {
+            require_gpus(usize::from(gpus))?;
         }
         let Some((program, arguments)) = self.command.split_first() else { bail!("no binary was named") };
         check_program(Path::new(program))?;
@@ -73,6 +74,7 @@ impl Launch {
         }
         let mut plan = Plan::new(program, usize::from(self.nodes)).arguments(arguments);
         plan.workers = self.workers.map(usize::from);
+        plan.gpus = self.gpus.map(usize::from);
         plan.cluster_key_file.clone_from(&self.cluster_key_file);
         plan.first_id = self.first_id as usize;
         (plan.joins, plan.peers) = (self.join.is_some(), self.join.clone());
@@ -217,6 +219,13 @@ fn scale(group: &mut Group, leaving: &mut BTreeSet<usize>, nodes: usize) -> Resu
         drained.push(*node);
     }
     Ok(changed(&joined, &drained, &[]))
+}
+
+/// Says all that keeps a node from using so many GPUs, at once.
+pub(super) fn require_gpus(gpus: usize) -> anyhow::Result<()> {
+    let missing: Vec<String> = slowmo_cuda::missing(gpus).iter().map(ToString::to_string).collect();
+    ensure!(missing.is_empty(), "no node can use {gpus} GPUs here: {}", missing.join("; "));
+    Ok(())
 }
 
 /// A binary that is not there is told once, not once a node.

@@ -6,6 +6,7 @@ mod demo;
 mod job;
 mod keygen;
 mod launch;
+mod selftest;
 
 use crate::console::Console;
 use clap::{Parser, Subcommand};
@@ -44,6 +45,8 @@ pub enum Command {
     /// Put a training binary through faults: kills, pauses, cuts, slow links; a report with every invariant's verdict.
     #[command(subcommand)]
     Chaos(chaos::Chaos),
+    /// Check the arithmetic of this machine's CPU or GPUs, and the GPUs' rates.
+    Selftest(selftest::Selftest),
     /// Measure rounds, gossip and steps against the limits of this machine, taken in the same run.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -79,6 +82,7 @@ impl Command {
             Self::Kill(kill) => kill.run(*console),
             Self::Status(status) => status.run(*console),
             Self::Chaos(chaos) => chaos.run(*console),
+            Self::Selftest(selftest) => selftest.run(*console),
             Self::Bench(bench) => bench.run(*console),
             Self::StartNode { command } => Err(become_node(&command).into()),
             Self::RawNode(raw_node) => raw_node.run(),

@@ -5,6 +5,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// GPUs are counted around long before.
+const GPUS_MAX: usize = 65_536;
+
 /// The node's id, from 1.
 pub const NODE_ID: &str = "SLOWMO_NODE_ID";
 /// Where the node listens; port 0 lets the system choose.
@@ -23,6 +26,10 @@ pub const MIN_NODES: &str = "SLOWMO_MIN_NODES";
 pub const CLUSTER_KEY_FILE: &str = "SLOWMO_CLUSTER_KEY_FILE";
 /// Devices, so workers, of the node.
 pub const DEVICES: &str = "SLOWMO_DEVICES";
+/// Where the node's workers keep their copies of the model.
+pub const DEVICE: &str = "SLOWMO_DEVICE";
+/// The GPU of the node's first worker.
+pub const FIRST_GPU: &str = "SLOWMO_FIRST_GPU";
 /// The node joins a running cluster and never founds one.
 pub const JOIN: &str = "SLOWMO_JOIN";
 /// Where the node listens for its launcher.
@@ -57,6 +64,8 @@ pub struct Plan {
     pub peers: Option<String>,
     /// Workers of each node; `None` leaves it to the node.
     pub workers: Option<usize>,
+    /// GPUs of each node, one for each worker; the nodes take them in turn.
+    pub gpus: Option<usize>,
     /// The cluster key; `None` leaves it to the credentials in this process's environment, or else makes a key that
     /// lasts as long as the launch.
     pub cluster_key_file: Option<PathBuf>,
@@ -82,6 +91,7 @@ impl Plan {
             joins: false,
             peers: None,
             workers: None,
+            gpus: None,
             cluster_key_file: None,
             isolated: false,
             time_max: None,
@@ -126,6 +136,12 @@ impl Plan {
         ];
         variables.extend(cluster_key_file.map(|file| (CLUSTER_KEY_FILE.into(), file.into())));
         variables.extend(self.workers.map(|workers| (DEVICES.into(), workers.to_string().into())));
+        if let Some(gpus) = self.gpus {
+            let first = node.saturating_sub(self.first_id).saturating_mul(gpus) % GPUS_MAX;
+            variables.push((DEVICE.into(), "cuda".into()));
+            variables.push((DEVICES.into(), gpus.to_string().into()));
+            variables.push((FIRST_GPU.into(), first.to_string().into()));
+        }
         variables.extend(self.environment.iter().cloned());
         variables.extend(self.environments.get(&node).into_iter().flatten().cloned());
         variables

@@ -211,7 +211,22 @@ pub static KEYS: &[Key] = &[
     ),
     key!(max_nodes, "4096", "nodes", NODES, true, "most members of the cluster; further nodes are refused"),
     key!(devices, "1", "workers", Allowed::Whole(1, 64), false, "workers of this node, g"),
-    key!(device, "cpu", "", Allowed::Words(&["cpu"]), false, "where the workers' copies of the model live"),
+    key!(
+        device,
+        "cpu",
+        "",
+        Allowed::Words(&["cpu", "cuda"]),
+        false,
+        "where the workers' copies of the model live; cuda needs a program built with the feature cuda"
+    ),
+    key!(
+        first_gpu,
+        "0",
+        "",
+        Allowed::Whole(0, 65_535),
+        false,
+        "with cuda: the GPU of worker 0; worker i has the i-th one after it, counted around"
+    ),
     key!(cluster_key, word: "none", "", Allowed::Secret("64 hexadecimal digits, as slowmo keygen writes them"), false, "the cluster's secret; better given as a file"),
     key!(cluster_key_file, word: "none", "", PATH, false, "file that holds the cluster key"),
     key!(tls_ca_file, word: "none", "", PATH, false, "the operator's own CA (PEM), instead of a cluster key"),

@@ -60,6 +60,8 @@ pub struct Config {
     pub devices: u16,
     /// Where the workers' copies of the model live.
     pub device: DeviceName,
+    /// The GPU of worker 0; worker `i` has the `i`-th one after it, counted around.
+    pub first_gpu: u16,
     /// The cluster's secret.
     pub cluster_key: Option<ClusterKey>,
     /// File with the cluster's secret.
@@ -177,6 +179,7 @@ impl Default for Config {
             max_nodes: 4096,
             devices: 1,
             device: DeviceName::Cpu,
+            first_gpu: 0,
             cluster_key: None,
             cluster_key_file: None,
             tls_ca_file: None,

@@ -92,6 +92,8 @@ words!(
         /// Main memory.
         #[default]
         Cpu = "cpu",
+        /// GPUs, one for each worker.
+        Cuda = "cuda",
     }
 );
 words!(@value LatePeers { Wait = "wait", Skip = "skip" });

@@ -1,6 +1,10 @@
-//! Devices: where the workers' copies of the model live, and how the workers of a node meet. Main memory only; GPUs follow
-//! behind a feature, through the same ports.
+//! Devices: where the workers' copies of the model live, and how the workers of a node meet: main memory, or GPUs behind the feature
+//! `cuda` (package `slowmo-cuda`), through the same ports.
 
 pub mod cpu;
 pub mod host;
 mod mixing;
+mod open;
+
+pub use open::DeviceError;
+pub(crate) use open::{Devices, open};

@@ -1,0 +1,90 @@
+//! The devices of a node, as its configuration says.
+
+use super::cpu::SharedMemory;
+use super::host::HostDevice;
+use crate::config::{Config, DeviceName};
+use slowmo_actors::buffers::Pool;
+use slowmo_actors::ports::device::{Collective, Device};
+use std::sync::Arc;
+
+/// Why a node's devices cannot be used. Nothing was started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The program was built without GPUs.
+    #[error("device = cuda, and this program was built without CUDA: build it with the feature cuda of slowmo, or set device = cpu")]
+    NotBuilt,
+    /// A GPU, or one of CUDA's libraries.
+    #[cfg(feature = "cuda")]
+    #[error("device = cuda: {0}")]
+    Gpu(#[from] slowmo_cuda::GpuError),
+}
+
+/// A device for each worker, how they meet, and the memory that they copy to.
+pub(crate) struct Devices {
+    pub each: Vec<Arc<dyn Device>>,
+    pub collective: Arc<dyn Collective>,
+    pub pool: Arc<Pool>,
+    /// What each is, for a person.
+    pub names: Vec<String>,
+}
+
+/// Opens them; with GPUs that takes as long as compiling kernels and, with several, as meeting does.
+pub(crate) fn open(config: &Config) -> Result<Devices, DeviceError> {
+    let workers = usize::from(config.devices);
+    let collective = Arc::new(SharedMemory::new(workers));
+    match config.device {
+        DeviceName::Cpu => {
+            let each = (0..workers).map(|_| Arc::new(HostDevice) as Arc<dyn Device>).collect();
+            Ok(Devices { each, collective, pool: Pool::new(), names: vec!["cpu".to_owned(); workers] })
+        }
+        #[cfg(not(feature = "cuda"))]
+        DeviceName::Cuda => Err(DeviceError::NotBuilt),
+        #[cfg(feature = "cuda")]
+        DeviceName::Cuda => Ok(open_gpus(usize::from(config.first_gpu), workers, collective)?),
+    }
+}
+
+/// Worker `i` gets GPU `first + i`, counted around: the nodes of a machine with fewer GPUs share them.
+#[cfg(feature = "cuda")]
+fn open_gpus(first: usize, workers: usize, shared: Arc<SharedMemory>) -> Result<Devices, slowmo_cuda::GpuError> {
+    use slowmo_cuda::{CudaDevice, Gpu, GpuError, NcclCollective, Pinned};
+    let found = slowmo_cuda::gpus()?.len();
+    if found < workers {
+        // The first that is missing.
+        return Err(GpuError::NoSuchGpu { wanted: found, found });
+    }
+    let gpus = (0..workers).map(|worker| Gpu::open((first + worker) % found)).collect::<Result<Vec<_>, _>>()?;
+    let names = gpus.iter().map(|gpu| format!("GPU {} ({})", gpu.info().ordinal, gpu.info().name)).collect();
+    let pool = gpus.first().map_or_else(Pool::new, |gpu| Pool::of(Pinned::new(gpu)));
+    let each = gpus.iter().map(|gpu| Arc::new(CudaDevice::new(gpu.clone(), Arc::new(HostDevice))) as Arc<dyn Device>).collect();
+    let collective: Arc<dyn Collective> = if workers > 1 { Arc::new(NcclCollective::new(gpus, shared)?) } else { shared };
+    Ok(Devices { each, collective, pool, names })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_worker_has_a_device() {
+        let opened = open(&Config { devices: 3, ..Config::default() }).ok();
+        assert_eq!(
+            opened.map(|opened| (opened.each.len(), opened.collective.size(), opened.names)),
+            Some((3, 3, vec!["cpu".to_owned(); 3]))
+        );
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_named() {
+        let config = Config { device: DeviceName::Cuda, ..Config::default() };
+        let text = open(&config).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(text.starts_with("device = cuda") || text.is_empty(), "{text}");
+        #[cfg(not(feature = "cuda"))]
+        assert!(text.contains("the feature cuda"), "{text}");
+        #[cfg(feature = "cuda")]
+        if !slowmo_cuda::Library::Driver.is_present() {
+            assert!(text.contains("the CUDA driver is missing (libcuda.so.1)"), "{text}");
+        }
+    }
+}
