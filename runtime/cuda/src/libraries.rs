@@ -38,11 +38,10 @@ impl Library {
     /// Whether it can be loaded.
     #[must_use]
     pub fn is_present(self) -> bool {
+        // The names under which cudarc looks for them.
         match self {
-            // SAFETY: loading runs the library's initializers; those of the driver have no preconditions.
-            Self::Driver => unsafe { cudarc::driver::sys::is_culib_present() },
-            // SAFETY: the same of NVRTC's.
-            Self::Nvrtc => unsafe { cudarc::nvrtc::sys::is_culib_present() },
+            Self::Driver => ["libcuda.so", "libcuda.so.1"].into_iter().any(loads),
+            Self::Nvrtc => ["libnvrtc.so", "libnvrtc.so.12", "libnvrtc.so.11"].into_iter().any(loads),
             Self::Nccl => crate::nccl::api().is_ok(),
         }
     }
@@ -52,6 +51,11 @@ impl Library {
     pub fn require(self) -> Result<(), GpuError> {
         if self.is_present() { Ok(()) } else { Err(GpuError::Missing { library: self }) }
     }
+}
+
+fn loads(file: &str) -> bool {
+    // SAFETY: loading runs the library's initializers; those of the driver and of NVRTC have no preconditions.
+    unsafe { libloading::Library::new(file) }.is_ok()
 }
 
 impl std::fmt::Display for Library {

@@ -1,8 +1,10 @@
 //! Values that training code lends as slices of cudarc: no copy is made of them.
 
+use crate::error::GpuError;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError};
 use slowmo_actors::ports::device::{OnGpu, TensorError, Tensors};
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Float32 tensors on one GPU, in registration order. What is done with them is ordered behind the work of their own streams, and before
@@ -98,4 +100,30 @@ impl OnGpu for Slices<'_> {
         }
         Ok(())
     }
+}
+
+/// Where a slice of another library's tensors lies: its address on this GPU, the GPU's number, and its stream as [`OnGpu`] tells it. The
+/// stream waits for whoever wrote the slice last.
+#[must_use]
+pub fn place(slice: &CudaSlice<f32>) -> (u64, usize, u64) {
+    let stream = slice.stream();
+    let (address, _read) = slice.device_ptr(stream);
+    (address, slice.ordinal(), stream.cu_stream() as u64)
+}
+
+/// Lends a part of a slice as values in main memory, and copies back what was changed.
+///
+/// # Errors
+/// What the driver says; the slice is then unchanged, or changed in part.
+pub fn change(slice: &mut CudaSlice<f32>, range: Range<usize>, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), GpuError> {
+    let failed = GpuError::driver("copying a tensor");
+    let stream = Arc::clone(slice.stream());
+    let outside = || GpuError::Driver { doing: "copying a tensor", message: "its values lie outside its storage".to_owned() };
+    let mut part = slice.try_slice_mut(range).ok_or_else(outside)?;
+    let mut values = stream.clone_dtoh(&part).map_err(&failed)?;
+    stream.synchronize().map_err(&failed)?;
+    visit(&mut values);
+    stream.memcpy_htod(&values, &mut part).map_err(&failed)?;
+    // The copy reads `values`.
+    stream.synchronize().map_err(&failed)
 }

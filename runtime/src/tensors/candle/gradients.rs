@@ -44,6 +44,21 @@ impl Tensors for CandleGradients<'_> {
         }
         Ok(())
     }
+
+    /// Only if every variable has one in one piece: others are made, or made contiguous, where they are written.
+    #[cfg(feature = "candle-cuda")]
+    fn on_gpu(&self) -> Option<&dyn slowmo_actors::ports::device::OnGpu> {
+        let lent = |gradient: &Tensor| gradient.device().is_cuda() && gradient.is_contiguous();
+        self.variables.iter().all(|(_, variable)| self.store.get(variable).is_some_and(lent)).then_some(self as _)
+    }
+}
+
+#[cfg(feature = "candle-cuda")]
+impl CandleGradients<'_> {
+    /// The gradients that there are.
+    pub(super) fn present(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.variables.iter().filter_map(|(name, variable)| self.store.get(variable).map(|gradient| (name, gradient)))
+    }
 }
 
 fn contiguous(name: &str, gradient: &Tensor) -> Result<Tensor, TensorError> {

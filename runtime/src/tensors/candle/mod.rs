@@ -1,5 +1,8 @@
-//! Candle variables and gradients in main memory, lent without copies. Touches candle's storage only.
+//! Candle variables and gradients, lent without copies: in main memory, and with the feature `candle-cuda` on a GPU. Touches candle's
+//! storage only.
 
+#[cfg(feature = "candle-cuda")]
+mod gpu;
 mod gradients;
 #[cfg(test)]
 mod tests;
@@ -21,7 +24,8 @@ fn check(name: &str, tensor: &Tensor) -> Result<(), TensorError> {
     if !tensor.is_contiguous() {
         return Err(TensorError::NotContiguous { name: name() });
     }
-    if !tensor.device().is_cpu() {
+    let on_gpu = cfg!(feature = "candle-cuda") && tensor.device().is_cuda();
+    if !tensor.device().is_cpu() && !on_gpu {
         return Err(refused(&name(), "it does not live in main memory: move it there with to_device(&Device::Cpu)"));
     }
     Ok(())
@@ -30,6 +34,10 @@ fn check(name: &str, tensor: &Tensor) -> Result<(), TensorError> {
 /// Lends the values of a checked tensor.
 fn read(name: &str, tensor: &Tensor, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
     check(name, tensor)?;
+    #[cfg(feature = "candle-cuda")]
+    if tensor.device().is_cuda() {
+        return gpu::read(name, tensor, visit);
+    }
     let (storage, layout) = tensor.storage_and_layout();
     let values = match &*storage {
         Storage::Cpu(CpuStorage::F32(values)) => block(layout).and_then(|range| values.get(range)),
@@ -72,5 +80,12 @@ impl InplaceOp1 for Lend<'_> {
         let mut visit = self.0.try_borrow_mut().map_err(|error| Error::Msg(error.to_string()))?;
         visit(values);
         Ok(())
+    }
+
+    #[cfg(feature = "candle-cuda")]
+    fn cuda_fwd(&self, storage: &mut candle_core::CudaStorage, layout: &Layout) -> candle_core::Result<()> {
+        let range = block(layout).ok_or_else(|| Error::Msg("not contiguous".to_owned()))?;
+        let mut visit = self.0.try_borrow_mut().map_err(|error| Error::Msg(error.to_string()))?;
+        slowmo_cuda::change(storage.as_cuda_slice_mut::<f32>()?, range, &mut **visit).map_err(Error::wrap)
     }
 }

@@ -72,4 +72,9 @@ impl Tensors for CandleVariables {
     fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
         self.list.iter().try_for_each(|(name, variable)| write(name, variable, visit))
     }
+
+    #[cfg(feature = "candle-cuda")]
+    fn on_gpu(&self) -> Option<&dyn slowmo_actors::ports::device::OnGpu> {
+        self.list.iter().all(|(_, variable)| variable.device().is_cuda()).then_some(self as _)
+    }
 }
