@@ -127,6 +127,11 @@ pub struct Mixed {
 /// Where a worker's copy of the model lives: moves values between the lent tensors and the node's flat host buffers. One for
 /// each worker; called from its training thread.
 pub trait Device: Send + Sync + fmt::Debug {
+    /// The GPU of this process, from 0, if it is one.
+    fn gpu(&self) -> Option<usize> {
+        None
+    }
+
     /// Copies all values into `staging`, in flat order, and refuses infinities and NaN.
     ///
     /// # Errors

@@ -20,6 +20,7 @@ pub struct Mlp {
     layers: Vec<Layer>,
     /// The same variables under their names, for the runtime.
     variables: CandleVariables,
+    device: Device,
 }
 
 #[derive(Clone, Debug)]
@@ -54,20 +55,28 @@ impl Mlp {
     /// # Errors
     /// Candle refuses to allocate, or the runtime to lend.
     pub fn seeded(seed: u64) -> Result<Self, ModelError> {
+        Self::seeded_on(seed, &Device::Cpu)
+    }
+
+    /// The same values, on a device.
+    ///
+    /// # Errors
+    /// As [`Self::seeded`].
+    pub fn seeded_on(seed: u64, device: &Device) -> Result<Self, ModelError> {
         let mut generator = random::generator(seed, Purpose::Weights);
         let mut layers = Vec::with_capacity(LAYERS);
         for pair in WIDTHS.windows(2) {
             let (inputs, outputs) = (pair[0], pair[1]);
             let bound = 1.0 / (inputs as f32).sqrt();
             let mut uniform = |count: usize| (0..count).map(|_| bound * (2.0 * random::unit(&mut generator) - 1.0)).collect();
-            let weight = Var::from_vec(uniform(inputs * outputs), (inputs, outputs), &Device::Cpu)?;
-            layers.push(Layer { weight, bias: Var::from_vec(uniform(outputs), outputs, &Device::Cpu)? });
+            let weight = Var::from_vec(uniform(inputs * outputs), (inputs, outputs), device)?;
+            layers.push(Layer { weight, bias: Var::from_vec(uniform(outputs), outputs, device)? });
         }
         let named = layers.iter().enumerate().flat_map(|(index, layer)| {
             let name = |part: &str| format!("layer{}.{part}", index + 1);
             [(name("weight"), layer.weight.clone()), (name("bias"), layer.bias.clone())]
         });
-        Ok(Self { variables: CandleVariables::new(named)?, layers })
+        Ok(Self { variables: CandleVariables::new(named)?, layers, device: device.clone() })
     }
 
     /// The trainable variables.
@@ -93,9 +102,13 @@ impl Mlp {
     /// # Errors
     /// Pixels of another shape.
     pub fn forward(&self, pixels: &Tensor) -> candle_core::Result<Tensor> {
-        let mut activation = pixels.clone();
+        let mut activation = pixels.to_device(&self.device)?;
         for (index, layer) in self.layers.iter().enumerate() {
-            activation = activation.apply_op3(&layer.weight, &layer.bias, Dense { input_gradient: index > 0 })?;
+            activation = if self.device.is_cpu() {
+                activation.apply_op3(&layer.weight, &layer.bias, Dense { input_gradient: index > 0 })?
+            } else {
+                activation.matmul(layer.weight.as_tensor())?.broadcast_add(layer.bias.as_tensor())?
+            };
             if index + 1 < LAYERS {
                 activation = activation.relu()?;
             }
@@ -108,7 +121,7 @@ impl Mlp {
     /// # Errors
     /// Shapes that do not fit.
     pub fn loss_and_gradients(&self, pixels: &Tensor, labels: &Tensor) -> candle_core::Result<(f64, GradStore)> {
-        let loss = candle_nn::loss::cross_entropy(&self.forward(pixels)?, labels)?;
+        let loss = candle_nn::loss::cross_entropy(&self.forward(pixels)?, &labels.to_device(&self.device)?)?;
         Ok((f64::from(loss.to_scalar::<f32>()?), loss.backward()?))
     }
 
@@ -119,7 +132,7 @@ impl Mlp {
     pub fn evaluate(&self, data: &Dataset) -> candle_core::Result<Evaluation> {
         let all: Vec<usize> = (0..data.len()).collect();
         let (pixels, labels) = data.batch(&all)?;
-        let logits = self.forward(&pixels)?.detach();
+        let (logits, labels) = (self.forward(&pixels)?.detach(), labels.to_device(&self.device)?);
         let loss = f64::from(candle_nn::loss::cross_entropy(&logits, &labels)?.to_scalar::<f32>()?);
         let right: u32 = logits.argmax(1)?.eq(&labels)?.to_dtype(candle_core::DType::U32)?.sum_all()?.to_scalar()?;
         Ok(Evaluation { loss, accuracy: f64::from(right) / data.len().max(1) as f64 })

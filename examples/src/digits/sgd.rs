@@ -1,4 +1,5 @@
-//! Stochastic gradient descent with Nesterov momentum over candle variables, in place: two fused passes a variable.
+//! Stochastic gradient descent with Nesterov momentum over candle variables, in place: two fused passes a variable on the CPU, candle's own
+//! operations elsewhere.
 
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Result, Tensor, Var};
@@ -28,8 +29,14 @@ impl NesterovSgd {
     /// A gradient of another shape, or not contiguous float32 on the CPU: some variables may have changed.
     pub fn step(&mut self, gradients: &GradStore, learning_rate: f32) -> Result<()> {
         let (accumulate, descend) = (Accumulate { momentum: self.momentum }, Descend { momentum: self.momentum, learning_rate });
-        for (variable, velocity) in &self.velocities {
+        for (variable, velocity) in &mut self.velocities {
             let Some(gradient) = gradients.get(variable) else { continue };
+            if !variable.device().is_cpu() {
+                *velocity = (&*velocity * f64::from(self.momentum))?.add(gradient)?;
+                let direction = (&*velocity * f64::from(self.momentum))?.add(gradient)?;
+                variable.set(&variable.as_tensor().sub(&(direction * f64::from(learning_rate))?)?)?;
+                continue;
+            }
             velocity.inplace_op2(gradient, &accumulate)?;
             variable.inplace_op3(gradient, velocity, &descend)?;
         }

@@ -2,6 +2,7 @@
 
 use super::source::{Source, SourceError};
 use super::{DataError, Dataset, Event, Mlp, ModelError, NesterovSgd, Shards, Summary, flatten};
+use candle_core::Device;
 use slowmo::tensors::CandleGradients;
 use slowmo::tensors::flat::RestoreError;
 use slowmo::{Config, Runtime, StepReport, Synchronized, Worker};
@@ -201,6 +202,14 @@ fn start_event(node: u64, replica: &Replica) -> Event {
     Event::Start { node, node_rank, nodes, workers, round, step, parameters: replica.model.parameters() }
 }
 
+/// Where a worker's tensors live: on its GPU, if this program was built with candle for GPUs; the runtime takes them from main memory, too.
+fn device_of(worker: &Worker) -> candle_core::Result<Device> {
+    match worker.gpu() {
+        Some(gpu) if cfg!(feature = "candle-cuda") => Device::new_cuda(gpu),
+        _ => Ok(Device::Cpu),
+    }
+}
+
 /// One worker's copy of the model and all it needs to train it.
 struct Replica {
     worker: Worker,
@@ -217,7 +226,7 @@ impl Replica {
     /// Waits for the cluster's parameters and takes this worker's share of the images.
     fn synchronized(mut worker: Worker, options: &Options) -> Result<Self, TrainError> {
         let data = Dataset::train()?;
-        let mut model = Mlp::seeded(options.seed)?;
+        let mut model = Mlp::seeded_on(options.seed, &device_of(&worker)?)?;
         let source = Source::attached(&mut worker, options, data.len())?;
         let place = worker.synchronize(model.variables_mut()).map_err(TrainError::Synchronize)?;
         let optimizer = NesterovSgd::new(model.variables().to_vars(), MOMENTUM)?;

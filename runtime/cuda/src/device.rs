@@ -208,6 +208,10 @@ fn unreachable(error: GpuError) -> TensorError {
 }
 
 impl Device for CudaDevice {
+    fn gpu(&self) -> Option<usize> {
+        Some(self.gpu.info().ordinal)
+    }
+
     fn freeze(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), FreezeError> {
         let Some(lent) = tensors.on_gpu() else { return self.host.freeze(tensors, staging) };
         let (found, expected) = (tensors.elements()?, staging.len());

@@ -31,6 +31,12 @@ impl Worker {
         Self { session: Some(session) }
     }
 
+    /// The GPU of this process, from 0, on which this worker's tensors should be; `None`: in main memory.
+    #[must_use]
+    pub fn gpu(&self) -> Option<usize> {
+        self.session.as_ref().and_then(Session::gpu)
+    }
+
     /// Lets `sampler` hand out this worker's batches: it follows every step from now on. Call it before [`Worker::synchronize`].
     pub fn attach_sampler(&mut self, sampler: &ElasticSampler) {
         if let Some(session) = &mut self.session {

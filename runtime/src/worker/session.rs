@@ -370,6 +370,11 @@ impl Session {
         }
     }
 
+    /// The GPU that is this worker's device.
+    pub fn gpu(&self) -> Option<usize> {
+        self.device().gpu()
+    }
+
     fn device(&self) -> &dyn Device {
         self.node.device(self.index)
     }
