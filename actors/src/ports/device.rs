@@ -171,17 +171,18 @@ pub trait Collective: Send + Sync + fmt::Debug {
     /// Workers of the node, `g`.
     fn size(&self) -> usize;
 
-    /// Replaces each worker's `values` by the mean over the workers, summed in ascending rank: the same bits everywhere.
+    /// Replaces each worker's `values` by the mean over the workers: the same bits everywhere. In main memory it is summed in ascending
+    /// rank, on GPUs in the order of their library.
     ///
     /// # Errors
-    /// Another length than the other workers, or the collective was aborted. `values` is unchanged.
+    /// Another length than the other workers: `values` is unchanged. The collective was aborted: on a GPU they may be changed in part.
     fn mean(&self, rank: usize, values: &mut dyn Tensors) -> Result<(), CollectiveError>;
 
     /// Makes current and later calls fail on every worker: one of them is gone.
     fn abort(&self, rank: usize);
 }
 
-/// Why a collective operation failed. The worker's values are unchanged.
+/// Why a collective operation failed. The worker's values are unchanged, but for [`CollectiveError::Device`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CollectiveError {
     /// A worker of this node left or panicked.

@@ -41,6 +41,8 @@ struct DeviceReport {
     device: String,
     kernels: Vec<KernelReport>,
     rates: Vec<RateReport>,
+    /// Why there are no rates although they were asked for.
+    not_measured: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -88,7 +90,10 @@ impl Selftest {
             let mut report = kernels(format!("GPU {} ({})", info.ordinal, info.name), &gpu, seed)?;
             if self.mib > 0 {
                 let bytes = self.mib as usize * 1024 * 1024;
-                report.rates = selftest::rates(&gpu, bytes)?.into_iter().map(RateReport::of).collect();
+                match selftest::rates(&gpu, bytes) {
+                    Ok(rates) => report.rates = rates.into_iter().map(RateReport::of).collect(),
+                    Err(error) => report.not_measured = Some(format!("{error} (--mib sets the size of the arrays)")),
+                }
             }
             reports.push(report);
         }
@@ -98,7 +103,7 @@ impl Selftest {
 
 fn kernels(device: String, arithmetic: &dyn Arithmetic, seed: u64) -> anyhow::Result<DeviceReport> {
     let kernels = selftest::kernels(arithmetic, &LENGTHS, seed)?.into_iter().map(KernelReport::of).collect();
-    Ok(DeviceReport { device, kernels, rates: Vec::new() })
+    Ok(DeviceReport { device, kernels, rates: Vec::new(), not_measured: None })
 }
 
 impl KernelReport {
@@ -120,7 +125,8 @@ impl RateReport {
 
 impl DeviceReport {
     fn is_well(&self) -> bool {
-        self.kernels.iter().all(|kernel| kernel.wrong.is_none()) && self.rates.iter().all(RateReport::is_well)
+        let kernels = self.kernels.iter().all(|kernel| kernel.wrong.is_none());
+        kernels && self.rates.iter().all(RateReport::is_well) && self.not_measured.is_none()
     }
 
     fn to_text(&self) -> String {
@@ -137,6 +143,9 @@ impl DeviceReport {
             };
             let rates = table(["rate", "GB/s", "of the yardstick"], self.rates.iter().map(rate));
             text.push_str(&format!("\n{rates}"));
+        }
+        if let Some(why) = &self.not_measured {
+            text.push_str(&format!("\nno rates: {why}"));
         }
         text
     }

@@ -30,6 +30,8 @@ pub const DEVICES: &str = "SLOWMO_DEVICES";
 pub const DEVICE: &str = "SLOWMO_DEVICE";
 /// The GPU of the node's first worker.
 pub const FIRST_GPU: &str = "SLOWMO_FIRST_GPU";
+/// NCCL does not write other GPUs' buffers directly, which the driver's memory pools do not allow.
+const NCCL_NO_DIRECT_WRITES: &str = "NCCL_P2P_DIRECT_DISABLE";
 /// The node joins a running cluster and never founds one.
 pub const JOIN: &str = "SLOWMO_JOIN";
 /// Where the node listens for its launcher.
@@ -141,6 +143,10 @@ impl Plan {
             variables.push((DEVICE.into(), "cuda".into()));
             variables.push((DEVICES.into(), gpus.to_string().into()));
             variables.push((FIRST_GPU.into(), first.to_string().into()));
+            // See slowmo-cuda's `nccl`: set before anything runs, unless the operator has.
+            if std::env::var_os(NCCL_NO_DIRECT_WRITES).is_none() {
+                variables.push((NCCL_NO_DIRECT_WRITES.into(), "1".into()));
+            }
         }
         variables.extend(self.environment.iter().cloned());
         variables.extend(self.environments.get(&node).into_iter().flatten().cloned());
@@ -209,5 +215,18 @@ mod tests {
             "SLOWMO_TAU=12",
         ];
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn nodes_take_gpus_in_turn() {
+        let plan = Plan { gpus: Some(2), first_id: 5, ..Plan::new("x", 3) };
+        let first = |node| {
+            let variables = plan.variables_of(node, Path::new("/f"), None);
+            let value = |name| variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.display().to_string());
+            (value(DEVICE), value(DEVICES), value(FIRST_GPU))
+        };
+        for (node, gpu) in [(5, "0"), (6, "2"), (7, "4")] {
+            assert_eq!(first(node), (Some("cuda".into()), Some("2".into()), Some(gpu.into())), "node {node}");
+        }
     }
 }

@@ -15,21 +15,22 @@
 
 use crate::error::GpuError;
 use crate::gpu::Gpu;
+use crate::memory::COLLECTIVES;
+pub use crate::nccl::ABORT_WAIT;
 use crate::nccl::{Communicator, Operation, api};
 use cudarc::nccl::sys::ncclUniqueId;
 use slowmo_actors::meeting::Meeting;
 use slowmo_actors::ports::device::{Collective, CollectiveError, OnGpu, TensorError, Tensors};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+/// How often an owner without work looks whether everything ends.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long the GPUs of a node may take to meet.
 pub const INIT_WAIT: Duration = Duration::from_secs(120);
-/// How long an abort may take before the process is ended.
-pub const ABORT_WAIT: Duration = Duration::from_secs(30);
-
 /// An operation on one GPU's memory.
 struct Job {
     operation: Operation,
@@ -51,10 +52,30 @@ struct Owner {
 pub struct NcclCollective {
     owners: Vec<Owner>,
     meeting: Meeting,
-    /// Set once: everything ends.
-    ends: Arc<AtomicBool>,
+    shared: Arc<Shared>,
     /// For tensors in main memory, if all workers lend such.
     host: Arc<dyn Collective>,
+}
+
+/// What the owners tell each other.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Set once: everything ends.
+    ends: AtomicBool,
+    /// Operations that owners have given their GPUs, all together.
+    begun: AtomicU64,
+    /// Owners whose communicator is gone.
+    gone: AtomicUsize,
+}
+
+impl Shared {
+    fn end(&self) {
+        self.ends.store(true, Ordering::Release);
+    }
+
+    fn ends(&self) -> bool {
+        self.ends.load(Ordering::Acquire)
+    }
 }
 
 impl NcclCollective {
@@ -63,20 +84,21 @@ impl NcclCollective {
     /// # Errors
     /// NCCL is missing, the GPUs cannot reach each other, or do not meet within [`INIT_WAIT`].
     pub fn new(gpus: Vec<Gpu>, host: Arc<dyn Collective>) -> Result<Self, GpuError> {
-        let (id, size, ends) = (api()?.unique_id()?, gpus.len(), Arc::new(AtomicBool::new(false)));
-        let mut owners = Vec::new();
-        let mut joined = Vec::new();
+        let (id, size) = (api()?.unique_id()?, gpus.len());
+        let (owners, shared) = (Vec::new(), Arc::new(Shared::default()));
+        // Made first: where something fails, its end ends the threads.
+        let mut collective = Self { owners, meeting: Meeting::new(size.max(1)), shared, host };
+        let (tell, told) = mpsc::sync_channel(size.max(1));
         for (rank, gpu) in gpus.into_iter().enumerate() {
-            let ((jobs, inbox), (tell, told)) = (mpsc::sync_channel(1), mpsc::sync_channel(1));
-            let (part, ends) = (Part { gpu: gpu.clone(), id, rank, size }, Arc::clone(&ends));
-            let spawned = thread::Builder::new().name(format!("slowmo-gpu-{rank}")).spawn(move || part.own(&inbox, &tell, &ends));
+            let (jobs, inbox) = mpsc::sync_channel(1);
+            let (part, tell) = (Part { gpu: gpu.clone(), id, rank, size, shared: Arc::clone(&collective.shared) }, tell.clone());
+            let spawned = thread::Builder::new().name(format!("slowmo-gpu-{rank}")).spawn(move || part.own(&inbox, &tell));
             let thread = spawned.map_err(|error| GpuError::Nccl { doing: "starting a GPU's thread", message: error.to_string() })?;
-            owners.push(Owner { gpu, jobs: Mutex::new(Some(jobs)), thread: Mutex::new(Some(thread)) });
-            joined.push(told);
+            collective.owners.push(Owner { gpu, jobs: Mutex::new(Some(jobs)), thread: Mutex::new(Some(thread)) });
         }
-        let collective = Self { owners, meeting: Meeting::new(size.max(1)), ends, host };
         let deadline = Instant::now() + INIT_WAIT;
-        joined.iter().try_for_each(|told| {
+        // The first error is the one that the others' follow from.
+        (0..size).try_for_each(|_| {
             told.recv_timeout(deadline.saturating_duration_since(Instant::now())).unwrap_or_else(|_| Err(collective.too_late()))
         })?;
         Ok(collective)
@@ -98,24 +120,33 @@ impl NcclCollective {
     fn together(&self, rank: usize, values: &mut dyn Tensors, operation: Operation) -> Result<(), CollectiveError> {
         let size = self.size();
         let Some(owner) = self.owners.get(rank) else { return Err(CollectiveError::NoSuchWorker { rank, size }) };
+        if let Operation::Broadcast(root) = operation
+            && root >= size
+        {
+            return Err(CollectiveError::NoSuchWorker { rank: root, size });
+        }
         if size == 1 {
             return self.meeting.gone().map_or(Ok(()), Err);
         }
-        let lent = values.on_gpu().ok_or_else(|| mixed(rank))?;
-        let elements = values.elements();
-        self.meeting.meet(rank, elements)?;
-        let parts = parts(lent, owner);
-        // NCCL waits for ever where the parts differ.
-        let shape = parts.as_ref().map(|parts| shape(parts)).map_err(Clone::clone);
+        self.meeting.meet(rank, values.elements())?;
+        let parts = values.on_gpu().map(|lent| parts(lent, owner)).transpose();
+        // NCCL waits for ever where one does something else.
+        let shape = parts.as_ref().map(|parts| shape(operation, parts.as_deref())).map_err(Clone::clone);
         self.meeting.meet(rank, shape).map_err(|error| match error {
-            CollectiveError::Length { rank, .. } => {
-                CollectiveError::Device(format!("worker {rank} lends tensors of other lengths than worker 0"))
-            }
+            CollectiveError::Length { rank, .. } => differs(rank),
             other => other,
         })?;
-        let parts = parts?;
-        let ordered = crate::device::between(&owner.gpu, lent, || self.hand_over(owner, operation, parts));
-        ordered.map_err(|error| self.meeting.gone().unwrap_or_else(|| CollectiveError::Device(error.to_string())))
+        match (parts?, values.on_gpu()) {
+            (Some(parts), Some(lent)) => {
+                let done = crate::device::between(&owner.gpu, lent, || self.hand_over(owner, operation, parts));
+                done.map_err(|error| {
+                    // The others wait for this one.
+                    self.abort(rank);
+                    CollectiveError::Device(error.to_string())
+                })
+            }
+            _ => self.host.mean(rank, values),
+        }
     }
 
     fn hand_over(&self, owner: &Owner, operation: Operation, parts: Vec<(u64, usize)>) -> Result<(), GpuError> {
@@ -128,16 +159,19 @@ impl NcclCollective {
     }
 }
 
-/// A number that is the same for the same lengths in the same order.
-fn shape(parts: &[(u64, usize)]) -> usize {
-    let lengths: Vec<u8> = parts.iter().flat_map(|(_, elements)| elements.to_le_bytes()).collect();
-    xxhash_rust::xxh3::xxh3_64(&lengths) as usize
+/// A number that is the same for the same operation on the same lengths in the same order; `None`: in main memory.
+fn shape(operation: Operation, parts: Option<&[(u64, usize)]>) -> usize {
+    let lengths: Vec<usize> = parts.into_iter().flatten().map(|(_, elements)| *elements).collect();
+    let text = format!("{operation:?} {} {lengths:?}", parts.is_some());
+    xxhash_rust::xxh3::xxh3_64(text.as_bytes()) as usize
 }
 
-/// Some workers lend GPU memory, this one main memory.
-fn mixed(rank: usize) -> CollectiveError {
-    let message = format!("worker {rank} lends main memory: the workers of a node lend memory of their GPUs, or all of them main memory");
-    CollectiveError::Tensor(TensorError::Device { name: String::new(), message })
+/// The workers do not do the same.
+fn differs(rank: usize) -> CollectiveError {
+    CollectiveError::Device(format!(
+        "worker {rank} lends tensors of other lengths than worker 0, or in main memory where that one's are on a GPU, or asks for another \
+         operation: all workers of a node do the same"
+    ))
 }
 
 /// The addresses and lengths of a worker's tensors.
@@ -148,7 +182,13 @@ fn parts(lent: &dyn OnGpu, owner: &Owner) -> Result<Vec<(u64, usize)>, TensorErr
         let message = format!("the worker's device is GPU {ours}, its tensors are on GPU {theirs}: lend those of its own GPU");
         return Err(TensorError::Device { name: String::new(), message });
     }
-    lent.each(&mut |_, address, elements| parts.push((address, elements)))?;
+    let mut names = Vec::new();
+    lent.each(&mut |name, address, elements| {
+        parts.push((address, elements));
+        names.push(name.to_owned());
+    })?;
+    let named = names.iter().zip(&parts).map(|(name, (address, elements))| (name.as_str(), *address, *elements));
+    crate::device::check_all(&owner.gpu, named)?;
     Ok(parts)
 }
 
@@ -158,14 +198,11 @@ impl Collective for NcclCollective {
     }
 
     fn mean(&self, rank: usize, values: &mut dyn Tensors) -> Result<(), CollectiveError> {
-        if values.on_gpu().is_none() {
-            return self.host.mean(rank, values);
-        }
         self.together(rank, values, Operation::Mean)
     }
 
     fn abort(&self, rank: usize) {
-        self.ends.store(true, Ordering::Release);
+        self.shared.end();
         self.meeting.abort(rank);
         self.host.abort(rank);
     }
@@ -173,7 +210,7 @@ impl Collective for NcclCollective {
 
 impl Drop for NcclCollective {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::Release);
+        self.shared.end();
         let threads: Vec<JoinHandle<()>> = self
             .owners
             .iter()
@@ -192,55 +229,60 @@ struct Part {
     id: ncclUniqueId,
     rank: usize,
     size: usize,
+    shared: Arc<Shared>,
 }
 
 impl Part {
     /// Joins the others, then runs jobs until there are no more, or everything ends.
-    fn own(self, jobs: &Receiver<Job>, joined: &SyncSender<Result<(), GpuError>>, ends: &AtomicBool) {
-        let over = || ends.load(Ordering::Acquire);
-        let communicator = match Communicator::join(&self.gpu, self.id, (self.rank, self.size), over) {
+    fn own(self, jobs: &Receiver<Job>, joined: &SyncSender<Result<(), GpuError>>) {
+        let communicator = match Communicator::join(&self.gpu, self.id, (self.rank, self.size), || self.shared.ends()) {
             Ok(communicator) => communicator,
             Err(error) => {
                 _ = joined.send(Err(error));
+                self.shared.end();
+                self.shared.gone.fetch_add(1, Ordering::AcqRel);
                 return;
             }
         };
         _ = joined.send(Ok(()));
-        loop {
-            match jobs.recv_timeout(Duration::from_millis(100)) {
-                Ok(Job { operation, parts, done }) => {
-                    // SAFETY: the training thread waits for the answer and lends the parts until then; all workers met before, with the
-                    // same number of values.
-                    let result = unsafe { communicator.run(&self.gpu, operation, &parts, over) };
-                    let failed = result.is_err();
-                    if failed {
-                        // What hangs is over before the training thread has its memory back.
-                        ends.store(true, Ordering::Release);
-                        guarded(communicator);
-                        _ = done.send(result);
-                        return;
+        let mut operations = 0;
+        let failed = loop {
+            match jobs.recv_timeout(LOOK_EVERY) {
+                Ok(job) => {
+                    operations += 1;
+                    match self.run(&communicator, &job, operations) {
+                        Ok(()) => _ = job.done.send(Ok(())),
+                        Err(error) => break Some((job.done, error)),
                     }
-                    _ = done.send(result);
                 }
-                Err(RecvTimeoutError::Timeout) if !over() => {}
-                Err(_) => return guarded(communicator),
+                Err(RecvTimeoutError::Timeout) if !self.shared.ends() => {}
+                Err(_) => break None,
             }
+        };
+        self.shared.end();
+        communicator.abort_guarded();
+        self.shared.gone.fetch_add(1, Ordering::AcqRel);
+        if let Some((done, error)) = failed {
+            // The others may still write this GPU's memory until theirs are gone, too; only then the training thread has it back.
+            let deadline = Instant::now() + ABORT_WAIT;
+            while self.shared.gone.load(Ordering::Acquire) < self.size && Instant::now() < deadline {
+                thread::sleep(LOOK_EVERY / 10);
+            }
+            _ = done.send(Err(error));
         }
     }
-}
 
-/// Aborts a communicator, and ends the process if even that hangs.
-fn guarded(communicator: Communicator) {
-    let (finished, waits) = mpsc::sync_channel::<()>(1);
-    let watchdog = thread::Builder::new().name("slowmo-gpu-abort".to_owned()).spawn(move || {
-        if waits.recv_timeout(ABORT_WAIT) == Err(RecvTimeoutError::Timeout) {
-            tracing::error!("a GPU does not answer, not even to an abort, for {ABORT_WAIT:?}: this process ends");
-            std::process::abort();
-        }
-    });
-    drop(communicator);
-    drop(finished);
-    if let Ok(watchdog) = watchdog {
-        _ = watchdog.join();
+    /// Runs the owner's `number`-th operation. What all owners have begun ends well although a worker leaves meanwhile: it needs none.
+    fn run(&self, communicator: &Communicator, job: &Job, number: u64) -> Result<(), GpuError> {
+        let _moving = COLLECTIVES.read().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the training thread waits for the answer and lends the parts until then; they were checked, and all workers met before,
+        // with the same lengths.
+        let done = unsafe { communicator.begin(&self.gpu, job.operation, &job.parts, || self.shared.ends()) }?;
+        self.shared.begun.fetch_add(1, Ordering::AcqRel);
+        let begun = Instant::now();
+        communicator.finish(&done, || {
+            let by_all = self.shared.begun.load(Ordering::Acquire) >= number * self.size as u64;
+            self.shared.ends() && (!by_all || begun.elapsed() >= ABORT_WAIT)
+        })
     }
 }

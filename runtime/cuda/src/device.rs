@@ -2,7 +2,7 @@
 //! buffers, and the arithmetic runs on the GPU, in place.
 
 use crate::error::GpuError;
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, Waits};
 use crate::kernels::Kernel;
 use crate::memory::Scratch;
 use cudarc::driver::{result, sys};
@@ -50,8 +50,13 @@ impl CudaDevice {
     }
 
     /// Runs `work` on the lent tensors, in order with their owner's work; see [`between`].
-    fn ordered<R>(&self, lent: &dyn OnGpu, work: impl FnOnce(&[Place]) -> Result<R, GpuError>) -> Result<R, TensorError> {
+    fn ordered<R>(&self, lent: &dyn OnGpu, elements: usize, work: impl FnOnce(&[Place]) -> Result<R, GpuError>) -> Result<R, TensorError> {
         let places = self.places(lent)?;
+        let found: usize = places.iter().map(|place| place.elements).sum();
+        if found != elements {
+            let message = format!("the tensors say that they hold {elements} values, and name {found}");
+            return Err(TensorError::Device { name: String::new(), message });
+        }
         between(&self.gpu, lent, || work(&places)).map_err(unreachable)
     }
 
@@ -68,8 +73,7 @@ impl CudaDevice {
             places.push(Place { name: name.to_owned(), address, elements, start });
             start += elements;
         })?;
-        self.gpu.context().bind_to_thread().map_err(GpuError::driver("using a GPU")).map_err(unreachable)?;
-        places.iter().try_for_each(check)?;
+        check_all(&self.gpu, places.iter().map(|place| (place.name.as_str(), place.address, place.elements)))?;
         Ok(places)
     }
 
@@ -144,11 +148,15 @@ impl CudaDevice {
 /// Runs `work` behind what the lent tensors' stream was given so far and before what it is given later, and waits until it is done: then
 /// nothing of the GPU reads or writes the host's buffers any more, whatever became of `work`.
 pub(crate) fn between<R>(gpu: &Gpu, lent: &dyn OnGpu, work: impl FnOnce() -> Result<R, GpuError>) -> Result<R, GpuError> {
+    let _bound = gpu.bind()?;
     let theirs = lent.stream() as sys::CUstream;
     follow(gpu, theirs)?;
+    // Also where `work` panics.
+    let waits = Waits(gpu);
     let done = work();
     let left = precede(gpu, theirs);
     let over = gpu.synchronize();
+    drop(waits);
     done.and_then(|done| left.and(over).map(|()| done))
 }
 
@@ -189,18 +197,35 @@ fn parts(place: &Place) -> impl Iterator<Item = (usize, usize)> + use<> {
     })
 }
 
-/// Whether a tensor is memory of the current context, all of it.
-fn check(place: &Place) -> Result<(), TensorError> {
-    let (mut base, mut bytes) = (0, 0);
-    // SAFETY: the driver looks the address up, and writes two numbers.
-    let found = unsafe { sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, place.address) };
-    let wanted = (place.elements * VALUE_BYTES) as u64;
-    let inside = found == sys::CUresult::CUDA_SUCCESS && place.address.saturating_add(wanted) <= base.saturating_add(bytes as u64);
-    if place.elements == 0 || (inside && place.address.is_multiple_of(VALUE_BYTES as u64)) {
-        return Ok(());
+/// Whether tensors, by name, address and elements, are memory of this GPU, all of each.
+pub(crate) fn check_all<'a>(gpu: &Gpu, tensors: impl Iterator<Item = (&'a str, u64, usize)>) -> Result<(), TensorError> {
+    let _bound = gpu.bind().map_err(unreachable)?;
+    for (name, address, elements) in tensors {
+        let end = elements.checked_mul(VALUE_BYTES).and_then(|bytes| address.checked_add(bytes as u64));
+        let inside = end.is_some_and(|end| is_allocated(address, end)) && address.is_multiple_of(VALUE_BYTES as u64);
+        if elements > 0 && !inside {
+            let message = format!("it is not {elements} values of this GPU's memory");
+            return Err(TensorError::Device { name: name.to_owned(), message });
+        }
     }
-    let message = format!("it is not {} values of this GPU's memory", place.elements);
-    Err(TensorError::Device { name: place.name.clone(), message })
+    Ok(())
+}
+
+/// Whether everything between two addresses is memory of the current context: one allocation, or several that follow each other, as some
+/// allocators map them.
+fn is_allocated(address: u64, end: u64) -> bool {
+    let mut at = address;
+    while at < end {
+        let (mut base, mut bytes) = (0, 0);
+        // SAFETY: the driver looks the address up, and writes two numbers.
+        let found = unsafe { sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, at) };
+        let next = base.saturating_add(bytes as u64);
+        if found != sys::CUresult::CUDA_SUCCESS || next <= at {
+            return false;
+        }
+        at = next;
+    }
+    true
 }
 
 fn unreachable(error: GpuError) -> TensorError {
@@ -218,7 +243,7 @@ impl Device for CudaDevice {
         if found != expected {
             return Err(FreezeError::Length { found, expected });
         }
-        let refused = self.ordered(lent, |places| {
+        let refused = self.ordered(lent, expected, |places| {
             self.copy_all(places, staging)?;
             let scratch = self.scratch()?;
             let Some(work) = &*scratch else { return Ok(None) };
@@ -229,7 +254,7 @@ impl Device for CudaDevice {
 
     fn copy(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), TensorError> {
         let Some(lent) = tensors.on_gpu() else { return self.host.copy(tensors, staging) };
-        self.ordered(lent, |places| self.copy_all(places, staging))
+        self.ordered(lent, tensors.elements()?, |places| self.copy_all(places, staging))
     }
 
     fn mix(
@@ -243,7 +268,7 @@ impl Device for CudaDevice {
         let Some(lent) = tensors.on_gpu() else { return self.host.mix(correction, (stays, weight), tensors, keep) };
         let mut kept: Vec<(usize, Buffer)> =
             keep.map_or_else(Vec::new, |pool| chunks(0..elements).map(|range| (range.start, pool.take(range.len()))).collect());
-        let not_finite = self.ordered(lent, |places| {
+        let not_finite = self.ordered(lent, elements, |places| {
             let scratch = self.scratch()?;
             let (Some(work), mut found) = (&*scratch, None) else { return Ok(None) };
             for place in places {
@@ -272,8 +297,8 @@ impl Device for CudaDevice {
 
     fn write_back(&self, values: &Assembled, start: usize, weight: f64, tensors: &mut dyn Tensors) -> Result<(), TensorError> {
         let Some(lent) = tensors.on_gpu() else { return self.host.write_back(values, start, weight, tensors) };
-        let weight = weight as f32;
-        self.ordered(lent, |places| {
+        let (weight, elements) = (weight as f32, tensors.elements()?);
+        self.ordered(lent, elements, |places| {
             for place in places {
                 let mut copied = Ok(());
                 values.visit(start + place.start, place.elements, |offset, values| {

@@ -54,6 +54,40 @@ fn describe(ordinal: usize) -> Result<GpuInfo, GpuError> {
     Ok(GpuInfo { ordinal, name, memory: memory as u64, capability: (major, minor) })
 }
 
+/// A context is the calling thread's as long as this lives; then the one before is again: training code may use another GPU's.
+pub(crate) struct Bound(Option<sys::CUcontext>);
+
+impl Bound {
+    pub(crate) fn new(context: &CudaContext) -> Result<Self, GpuError> {
+        let failed = GpuError::driver("using a GPU");
+        let before = result::ctx::get_current().map_err(&failed)?;
+        // SAFETY: the context lives, and is retained by whoever names it.
+        unsafe { result::ctx::set_current(context.cu_ctx()) }.map_err(&failed)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // SAFETY: it was the thread's context before, and is no less one now; null is none.
+        let restored = unsafe { result::ctx::set_current(self.0.unwrap_or(std::ptr::null_mut())) };
+        if let Err(error) = restored {
+            tracing::debug!(%error, "a thread's GPU is not as it was");
+        }
+    }
+}
+
+/// Waits for a GPU's stream when it goes, also in a panic: what its copies read and write may be freed then.
+pub(crate) struct Waits<'a>(pub &'a Gpu);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.synchronize() {
+            tracing::warn!(%error, "a GPU's stream has failed");
+        }
+    }
+}
+
 /// A GPU with its kernels, and the stream on which slowmo copies and computes.
 #[derive(Clone)]
 pub struct Gpu {
@@ -69,6 +103,15 @@ impl std::fmt::Debug for Gpu {
     }
 }
 
+/// A driver that is older than NVRTC does not know its PTX.
+fn not_loaded(error: DriverError) -> GpuError {
+    let remedy = match error {
+        DriverError(sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION) => "; update the driver, or use an NVRTC that is not newer",
+        _ => "",
+    };
+    GpuError::Driver { doing: "loading the kernels", message: format!("{error}{remedy}") }
+}
+
 impl Gpu {
     /// Opens GPU `ordinal` and compiles the kernels for it, or takes them from the cache. Its context is the one that the process's
     /// training code has on it, too.
@@ -80,9 +123,12 @@ impl Gpu {
         let found = all.len();
         let info = all.into_iter().nth(ordinal).ok_or(GpuError::NoSuchGpu { wanted: ordinal, found })?;
         let failed = GpuError::driver("opening a GPU");
-        let ptx = kernels::ptx(info.capability)?;
+        let image = kernels::image(info.capability)?;
+        let before = result::ctx::get_current().ok().flatten();
         let context = CudaContext::new(ordinal).map_err(&failed)?;
-        let module = context.load_module(ptx).map_err(GpuError::driver("loading the kernels"))?;
+        // Opening has made it the thread's.
+        let _restores = Bound(before);
+        let module = context.load_module(image).map_err(not_loaded)?;
         let function = |kernel: Kernel| module.load_function(kernel.name()).map_err(GpuError::driver("loading a kernel"));
         let functions = KERNELS.into_iter().map(function).collect::<Result<Vec<_>, _>>()?.into();
         let stream = context.new_stream().map_err(&failed)?;
@@ -118,12 +164,22 @@ impl Gpu {
         Ok((free as u64, total as u64))
     }
 
-    /// Waits until everything on the stream is done.
+    /// Makes this GPU the calling thread's until what is returned goes.
     ///
     /// # Errors
-    /// Something on the stream failed.
+    /// The driver does not.
+    pub(crate) fn bind(&self) -> Result<Bound, GpuError> {
+        Bound::new(self.context())
+    }
+
+    /// Waits until everything on the stream is done, whatever errors were noted on the context before.
+    ///
+    /// # Errors
+    /// Something on the stream failed; then it does nothing more.
     pub fn synchronize(&self) -> Result<(), GpuError> {
-        self.stream.synchronize().map_err(GpuError::driver("waiting for a GPU"))
+        let _bound = self.bind()?;
+        // SAFETY: the stream lives as long as the GPU.
+        unsafe { result::stream::synchronize(self.stream.cu_stream()) }.map_err(GpuError::driver("waiting for a GPU"))
     }
 
     /// Marks where the stream is now.
@@ -143,7 +199,7 @@ impl Gpu {
         }
         let failed = GpuError::driver(kernel.name());
         let Some(at) = KERNELS.iter().position(|other| *other == kernel) else { return Ok(()) };
-        self.context().bind_to_thread().map_err(&failed)?;
+        let _bound = self.bind()?;
         let (mut addresses, mut count, mut floats) = (addresses.to_vec(), n as u64, floats.to_vec());
         let mut parameters: Vec<*mut c_void> = addresses.iter_mut().map(|address| (&raw mut *address).cast()).collect();
         parameters.push((&raw mut count).cast());

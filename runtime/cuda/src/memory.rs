@@ -1,10 +1,10 @@
 //! Memory: page-locked buffers of the host, which a GPU copies from and to at its full rate, and scratch on the GPU.
 
 use crate::error::GpuError;
-use crate::gpu::Gpu;
+use crate::gpu::{Bound, Gpu};
 use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DriverError, result, sys};
 use slowmo_actors::buffers::{Block, Memory};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Page-locked memory for the node's buffers; what cannot be page-locked comes from the allocator, and is copied more slowly.
 #[derive(Debug)]
@@ -22,8 +22,11 @@ impl Pinned {
 
 impl Memory for Pinned {
     fn allocate(&self, elements: usize) -> Option<Box<dyn Block>> {
-        self.context.bind_to_thread().ok()?;
         let bytes = elements.checked_mul(size_of::<f32>()).filter(|bytes| *bytes > 0)?;
+        // The driver may wait for a GPU that waits for another one's collective, whose start waits for the driver.
+        let _calm = COLLECTIVES.try_write().ok()?;
+        let _bound = Bound::new(&self.context).ok()?;
+        LEFT.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(Left::free);
         // SAFETY: the context is bound to this thread.
         let allocated = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
         let address = match allocated {
@@ -36,6 +39,33 @@ impl Memory for Pinned {
         // SAFETY: the memory has just been allocated with this length; zeros are valid floats.
         unsafe { std::ptr::write_bytes(address, 0, elements) };
         Some(Box::new(Locked { address, elements, context: Arc::clone(&self.context) }))
+    }
+}
+
+/// Held to read by collectives under way, to write while page-locked memory comes and goes.
+pub(crate) static COLLECTIVES: RwLock<()> = RwLock::new(());
+
+/// Page-locked memory that could not be freed while a collective was under way; the next buffer that is made frees it.
+static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
+
+/// Memory to be freed.
+struct Left {
+    address: *mut f32,
+    context: Arc<CudaContext>,
+}
+
+// SAFETY: nobody else has the memory.
+unsafe impl Send for Left {}
+
+impl Left {
+    fn free(self) {
+        let freed = Bound::new(&self.context).and_then(|_bound| {
+            // SAFETY: from `malloc_host`, and freed once.
+            unsafe { result::free_host(self.address.cast()) }.map_err(GpuError::driver("freeing page-locked memory"))
+        });
+        if let Err(error) = freed {
+            tracing::debug!(%error, "page-locked memory is not freed: the GPU's context is gone");
+        }
     }
 }
 
@@ -66,12 +96,10 @@ impl Block for Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        let freed = self.context.bind_to_thread().and_then(|()| {
-            // SAFETY: from `malloc_host`, and freed once.
-            unsafe { result::free_host(self.address.cast()) }
-        });
-        if let Err(error) = freed {
-            tracing::debug!(%error, "page-locked memory is not freed: the GPU's context is gone");
+        let left = Left { address: self.address, context: Arc::clone(&self.context) };
+        match COLLECTIVES.try_write() {
+            Ok(_calm) => left.free(),
+            Err(_) => LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(left),
         }
     }
 }
@@ -125,7 +153,7 @@ impl Gpu {
             return Ok(());
         }
         let failed = GpuError::driver("copying from a GPU");
-        self.context().bind_to_thread().map_err(&failed)?;
+        let _bound = self.bind()?;
         // SAFETY: the caller's promise.
         unsafe { result::memcpy_dtoh_async(target, address, self.stream().cu_stream()) }.map_err(&failed)
     }
@@ -136,7 +164,7 @@ impl Gpu {
     /// `address` is memory of this GPU with as many bytes, which nobody else touches until the stream is past this.
     pub(crate) unsafe fn zero(&self, address: u64, bytes: usize) -> Result<(), GpuError> {
         let failed = GpuError::driver("clearing memory of a GPU");
-        self.context().bind_to_thread().map_err(&failed)?;
+        let _bound = self.bind()?;
         // SAFETY: the caller's promise.
         unsafe { result::memset_d8_async(address, 0, bytes, self.stream().cu_stream()) }.map_err(&failed)
     }
@@ -151,7 +179,7 @@ impl Gpu {
             return Ok(());
         }
         let failed = GpuError::driver("copying to a GPU");
-        self.context().bind_to_thread().map_err(&failed)?;
+        let _bound = self.bind()?;
         // SAFETY: the caller's promise.
         unsafe { result::memcpy_htod_async(address, values, self.stream().cu_stream()) }.map_err(&failed)
     }

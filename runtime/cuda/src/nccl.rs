@@ -2,14 +2,19 @@
 
 use crate::error::GpuError;
 use crate::gpu::Gpu;
+use crate::kernels::Kernel;
 use crate::libraries::Library;
+use cudarc::driver::CudaEvent;
 use cudarc::driver::sys::CUstream;
 use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
 use libloading::Symbol;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
+/// How long an abort may take before the process is ended.
+pub const ABORT_WAIT: Duration = Duration::from_secs(30);
 /// How often a communicator that is still at work is asked.
 const POLL_EVERY: Duration = Duration::from_micros(50);
 /// The magic number of NCCL's configuration.
@@ -54,7 +59,16 @@ pub(crate) fn api() -> Result<&'static Api, GpuError> {
     API.get_or_init(load).as_ref().ok_or(GpuError::Missing { library: Library::Nccl })
 }
 
+/// NCCL lets GPUs of one process write each other's buffers directly. It cannot open memory of the driver's pools to the others for that,
+/// which is what cudarc allocates, and large operations then fault.
+const NO_DIRECT_WRITES: &str = "NCCL_P2P_DIRECT_DISABLE";
+
 fn load() -> Option<Api> {
+    if std::env::var_os(NO_DIRECT_WRITES).is_none() {
+        // SAFETY: Rust's own readers of the environment are locked out; a node loads NCCL once, as it starts, before it trains. (`slowmo
+        // launch` sets it for the nodes, so that this is not come to.)
+        unsafe { std::env::set_var(NO_DIRECT_WRITES, "1") };
+    }
     let open = |file: &str| {
         // SAFETY: loading runs the library's initializers, which have no preconditions.
         unsafe { libloading::Library::new(file) }.ok()
@@ -111,10 +125,13 @@ impl Api {
     }
 }
 
+const DOING: &str = "averaging over the GPUs of this node";
+
 /// One GPU's end of a group. Not `Send`: it is used by the thread that made it, which owns the GPU's part.
 pub(crate) struct Communicator {
     api: &'static Api,
     raw: ncclComm_t,
+    size: usize,
 }
 
 /// What is done to a GPU's memory with that of the others.
@@ -130,8 +147,8 @@ impl Communicator {
     /// Joins the group `id` of `size` GPUs as `rank`; all of them do so at once. `gives_up` is asked while they meet.
     pub(crate) fn join(gpu: &Gpu, id: ncclUniqueId, (rank, size): (usize, usize), gives_up: impl Fn() -> bool) -> Result<Self, GpuError> {
         const DOING: &str = "joining the GPUs of this node";
-        let api = api()?;
-        gpu.context().bind_to_thread().map_err(GpuError::driver(DOING))?;
+        let (api, ranks) = (api()?, size);
+        let _bound = gpu.bind()?;
         let (size, rank) = (c_int::try_from(size).unwrap_or(c_int::MAX), c_int::try_from(rank).unwrap_or(c_int::MAX));
         let mut config = Config {
             size: size_of::<Config>(),
@@ -147,10 +164,31 @@ impl Communicator {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the context is bound to this thread; both pointers are to values that outlive the call.
         let result = unsafe { (api.comm_init)(&raw mut raw, size, id, rank, &raw mut config) };
-        let joined = Self { api, raw };
-        api.check(DOING, result)?;
-        joined.settle(DOING, gives_up)?;
-        Ok(joined)
+        let joined = Self { api, raw, size: ranks };
+        let settled = api.check(DOING, result).and_then(|()| joined.settle(DOING, gives_up));
+        match settled {
+            Ok(()) => Ok(joined),
+            Err(error) => {
+                joined.abort_guarded();
+                Err(error)
+            }
+        }
+    }
+
+    /// Aborts, and ends the process if even that hangs: nothing else frees its threads.
+    pub(crate) fn abort_guarded(self) {
+        let (finished, waits) = mpsc::sync_channel::<()>(1);
+        let watchdog = thread::Builder::new().name("slowmo-gpu-abort".to_owned()).spawn(move || {
+            if waits.recv_timeout(ABORT_WAIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                tracing::error!("a GPU does not answer, not even to an abort, for {ABORT_WAIT:?}: this process ends");
+                std::process::abort();
+            }
+        });
+        drop(self);
+        drop(finished);
+        if let Ok(watchdog) = watchdog {
+            _ = watchdog.join();
+        }
     }
 
     /// Waits until NCCL has taken what it was given.
@@ -173,20 +211,19 @@ impl Communicator {
         self.api.check(doing, state).map(|()| state)
     }
 
-    /// Does the same to each of these parts of the GPU's memory, behind everything on its stream, and waits until it is done everywhere.
+    /// Begins the same for each of these parts of the GPU's memory, behind everything on its stream.
     ///
     /// # Safety
-    /// Each part is memory of the communicator's GPU with as many float32 values, which nobody else touches meanwhile. All ranks name
-    /// parts of the same lengths in the same order.
-    pub(crate) unsafe fn run(
+    /// Each part is memory of the communicator's GPU with as many float32 values, which nobody else touches before the stream is past
+    /// this. All ranks name parts of the same lengths in the same order.
+    pub(crate) unsafe fn begin(
         &self,
         gpu: &Gpu,
         operation: Operation,
         parts: &[(u64, usize)],
         gives_up: impl Fn() -> bool,
-    ) -> Result<(), GpuError> {
-        const DOING: &str = "averaging over the GPUs of this node";
-        gpu.context().bind_to_thread().map_err(GpuError::driver(DOING))?;
+    ) -> Result<CudaEvent, GpuError> {
+        let _bound = gpu.bind()?;
         // SAFETY: every group that is begun is ended below.
         self.api.check(DOING, unsafe { (self.api.group_start)() })?;
         // SAFETY: the caller's promise.
@@ -194,14 +231,23 @@ impl Communicator {
         // SAFETY: the group was begun.
         let ended = self.api.check(DOING, unsafe { (self.api.group_end)() });
         queued.and(ended)?;
-        self.settle(DOING, &gives_up)?;
-        let done = gpu.mark()?;
-        let deadline_of_error = Instant::now();
+        self.settle(DOING, gives_up)?;
+        if let Operation::Mean = operation {
+            for (address, elements) in parts {
+                // SAFETY: the same memory, behind the sum on the same stream.
+                unsafe { gpu.launch(Kernel::Divide, &[*address], *elements, &[self.size as f32]) }?;
+            }
+        }
+        gpu.mark()
+    }
+
+    /// Waits until what was begun is done everywhere.
+    pub(crate) fn finish(&self, done: &CudaEvent, gives_up: impl Fn() -> bool) -> Result<(), GpuError> {
+        let begun = Instant::now();
         while !done.try_is_complete().map_err(GpuError::driver(DOING))? {
             self.state(DOING)?;
             if gives_up() {
-                let message = format!("it was given up after {:?}", deadline_of_error.elapsed());
-                return Err(GpuError::Nccl { doing: DOING, message });
+                return Err(GpuError::Nccl { doing: DOING, message: format!("it was given up after {:?}", begun.elapsed()) });
             }
             std::thread::sleep(POLL_EVERY);
         }
@@ -209,12 +255,12 @@ impl Communicator {
     }
 
     /// # Safety
-    /// As of [`Self::run`].
+    /// As of [`Self::begin`].
     unsafe fn queue(&self, gpu: &Gpu, operation: Operation, (address, elements): (u64, usize)) -> ncclResult_t {
         let (memory, stream, float) = (address as *mut c_void, gpu.stream().cu_stream(), ncclDataType_t::ncclFloat32);
         match operation {
             // SAFETY: in place, as NCCL allows; the memory is the caller's promise.
-            Operation::Mean => unsafe { (self.api.all_reduce)(memory, memory, elements, float, ncclRedOp_t::ncclAvg, self.raw, stream) },
+            Operation::Mean => unsafe { (self.api.all_reduce)(memory, memory, elements, float, ncclRedOp_t::ncclSum, self.raw, stream) },
             Operation::Broadcast(root) => {
                 let root = c_int::try_from(root).unwrap_or(c_int::MAX);
                 // SAFETY: the same.

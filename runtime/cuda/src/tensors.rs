@@ -85,7 +85,13 @@ impl OnGpu for Slices<'_> {
 
     fn each(&self, visit: &mut dyn FnMut(&str, u64, usize)) -> Result<(), TensorError> {
         let Some(stream) = self.first_stream() else { return Ok(()) };
+        let mut joined: Vec<&Arc<CudaStream>> = vec![stream];
         for (name, slice) in &self.slices {
+            if !joined.contains(&slice.stream()) {
+                // Somebody may still read the slice there.
+                stream.join(slice.stream()).map_err(failed(name))?;
+                joined.push(slice.stream());
+            }
             if slice.ordinal() != self.ordinal() {
                 let message = format!(
                     "it is on GPU {}, the first tensor on GPU {}: lend each worker's tensors alone",

@@ -2,20 +2,22 @@
 #![allow(clippy::unwrap_used)]
 
 use slowmo_cuda::Library;
-use slowmo_cuda::kernels::{KERNELS, compile};
+use slowmo_cuda::kernels::{KERNELS, Target, compile};
 
 #[test]
 fn the_kernels_compile_for_every_generation() {
     if !Library::Nvrtc.is_present() {
         return println!("skipped: NVRTC ({}) is not installed: {}", Library::Nvrtc.file(), Library::Nvrtc.remedy());
     }
-    for architecture in ["compute_70", "compute_80", "compute_90"] {
-        let ptx = compile(architecture).unwrap();
+    for architecture in [70, 80, 90] {
+        let ptx = String::from_utf8(compile(Target::Ptx(architecture)).unwrap()).unwrap();
         for kernel in KERNELS {
             assert!(ptx.contains(&format!(".entry {}(", kernel.name())), "{} for {architecture}", kernel.name());
         }
         // A product and a sum are rounded each, as on the CPU.
         assert!(!ptx.contains("fma.rn.f32") && !ptx.contains(".ftz"), "{architecture}");
+        let code = compile(Target::Code(architecture)).unwrap();
+        assert!(code.starts_with(b"\x7fELF"), "{architecture}");
     }
 }
 

@@ -54,6 +54,9 @@ fn open_gpus(first: usize, workers: usize, shared: Arc<SharedMemory>) -> Result<
         // The first that is missing.
         return Err(GpuError::NoSuchGpu { wanted: found, found });
     }
+    if first >= found {
+        tracing::warn!(first_gpu = first, found, "there are fewer GPUs: counted around, another node may use the same");
+    }
     let gpus = (0..workers).map(|worker| Gpu::open((first + worker) % found)).collect::<Result<Vec<_>, _>>()?;
     let names = gpus.iter().map(|gpu| format!("GPU {} ({})", gpu.info().ordinal, gpu.info().name)).collect();
     let pool = gpus.first().map_or_else(Pool::new, |gpu| Pool::of(Pinned::new(gpu)));

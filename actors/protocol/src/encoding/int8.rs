@@ -24,6 +24,11 @@ impl Rounding for Int8 {
         let Some((first, bytes)) = bytes.split_first_chunk_mut::<SCALE_BYTES>() else { return };
         let scale = scale(values);
         *first = scale.to_le_bytes();
+        if scale.is_nan() {
+            // Not a number as a whole: then the bytes say nothing, and are the same on every processor.
+            decoded.fill(f32::NAN);
+            return bytes.fill(0);
+        }
         let inverse = scale.recip();
         for ((decoded, value), byte) in decoded.iter_mut().zip(values).zip(bytes) {
             let shifted = value * inverse + ROUNDS;

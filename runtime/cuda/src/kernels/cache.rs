@@ -1,17 +1,24 @@
-//! Compiled kernels in the user's cache folder. Only a saving of time: what cannot be read or written is compiled again.
+//! Compiled kernels in the user's cache folder. Only a saving of time: what cannot be read or written, or is not what was written, is
+//! compiled again.
 
-use super::SOURCE;
+use super::compile::OPTIONS;
+use super::{SOURCE, Target};
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
-use xxhash_rust::xxh3::xxh3_128;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// Nothing larger was ever written here.
 const BYTES_MAX: u64 = 16 << 20;
+/// The digest in front of a file's content.
+const DIGEST_BYTES: usize = 8;
 
 /// A file's name: everything that its content follows from.
-pub fn name(architecture: &str, (major, minor): (i32, i32)) -> String {
-    format!("kernels-{:032x}-{architecture}-nvrtc{major}.{minor}.ptx", xxh3_128(SOURCE.as_bytes()))
+pub fn name(target: Target, (major, minor): (i32, i32)) -> String {
+    let from = format!("{}\n{SOURCE}", OPTIONS.join(" "));
+    format!("kernels-{:032x}-{}-nvrtc{major}.{minor}", xxh3_128(from.as_bytes()), target.architecture())
 }
 
 fn folder() -> Option<PathBuf> {
@@ -20,24 +27,32 @@ fn folder() -> Option<PathBuf> {
     Some(cache.join("slowmo"))
 }
 
-/// What was compiled before. The last line of PTX closes a function: a file that was cut short does not count.
-pub fn read(name: &str) -> Option<String> {
+/// What was compiled before, whole.
+pub fn read(name: &str) -> Option<Vec<u8>> {
     let path = folder()?.join(name);
-    let short = fs::metadata(&path).ok()?.len() <= BYTES_MAX;
-    fs::read_to_string(path).ok().filter(|text| short && text.trim_end_matches(['\0', '\n', ' ']).ends_with('}'))
+    fs::metadata(&path).ok().filter(|file| file.len() <= BYTES_MAX)?;
+    let bytes = fs::read(path).ok()?;
+    let (digest, content) = bytes.split_first_chunk::<DIGEST_BYTES>()?;
+    (u64::from_le_bytes(*digest) == xxh3_64(content)).then(|| content.to_vec())
 }
 
 /// Keeps what was compiled, for this user only; whole or not at all.
-pub fn write(name: &str, text: &str) {
+pub fn write(name: &str, content: &[u8]) {
+    static WRITES: AtomicU64 = AtomicU64::new(0);
     let kept = || -> std::io::Result<()> {
         let folder = folder().ok_or(std::io::ErrorKind::NotFound)?;
         fs::create_dir_all(&folder)?;
-        let temporary = folder.join(format!("{name}.{}", std::process::id()));
+        // Other containers may write here, with this process's number.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        let unique = format!("{}-{}-{now}", std::process::id(), WRITES.fetch_add(1, Ordering::Relaxed));
+        let temporary = folder.join(format!("{name}.{unique}"));
         let mut options = fs::OpenOptions::new();
-        options.write(true).create(true).truncate(true);
+        options.write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        options.open(&temporary)?.write_all(text.as_bytes())?;
+        let mut file = options.open(&temporary)?;
+        file.write_all(&xxh3_64(content).to_le_bytes())?;
+        file.write_all(content)?;
         fs::rename(&temporary, folder.join(name))
     };
     if let Err(error) = kept() {

@@ -213,12 +213,14 @@ struct Int8 {
         __syncthreads();
         float scale = number(bits(most / 127.0f) & 0xffffff80u);
         if (scale < 1.17549435e-38f) scale = 1.17549435e-38f;
-        if (!is_finite(most)) scale = number(0x7fc00000u);
+        // Not a number as a whole: then the bytes say nothing, and are the same everywhere.
+        const bool whole = is_finite(most);
+        if (!whole) scale = number(0x7fc00000u);
         u8 *block = bytes + i / BLOCK_ELEMENTS * INT8_BLOCK_BYTES;
         const float shifted = value * (1.0f / scale) + 12582912.0f;
         if (inside) {
             if (i % BLOCK_ELEMENTS == 0) *(float *)block = scale;
-            block[4 + i % BLOCK_ELEMENTS] = (u8)bits(shifted);
+            block[4 + i % BLOCK_ELEMENTS] = whole ? (u8)bits(shifted) : 0;
         }
         return (shifted - 12582912.0f) * scale;
     }

@@ -2,11 +2,13 @@
 //! in the user's cache folder under a name that says from what it was made.
 
 mod cache;
+mod compile;
+
+pub use compile::{Target, compile};
 
 use crate::error::GpuError;
 use crate::libraries::Library;
-use cudarc::nvrtc::{CompileError, CompileOptions, Ptx, compile_ptx_with_opts, sys};
-use std::ffi::c_int;
+use cudarc::nvrtc::Ptx;
 
 /// CUDA C, one `extern "C"` function a kernel.
 pub const SOURCE: &str = include_str!("kernels.cu");
@@ -132,66 +134,24 @@ impl Kernel {
     }
 }
 
-/// The kernels as PTX for a GPU of this compute capability, like `(9, 0)`: from the cache, or compiled now.
+/// The kernels for a GPU of this compute capability, like `(9, 0)`: from the cache, or compiled now.
 ///
 /// # Errors
 /// NVRTC is missing, or the kernels do not compile.
-pub fn ptx(capability: (i32, i32)) -> Result<Ptx, GpuError> {
+pub fn image(capability: (i32, i32)) -> Result<Ptx, GpuError> {
     Library::Nvrtc.require()?;
-    let architecture = architecture(capability);
-    let name = cache::name(&architecture, version());
-    if let Some(kept) = cache::read(&name) {
-        return Ok(Ptx::from_src(kept));
-    }
-    let text = compile(&architecture)?;
-    cache::write(&name, &text);
-    Ok(Ptx::from_src(text))
-}
-
-/// Compiles for an architecture, like `compute_90`; the PTX's text.
-///
-/// # Errors
-/// NVRTC is missing, or the kernels do not compile.
-pub fn compile(architecture: &str) -> Result<String, GpuError> {
-    Library::Nvrtc.require()?;
-    // The bits must be the CPU's: no products and sums in one rounding, no flushing of small numbers.
-    let options = ["--fmad=false", "--ftz=false", "--prec-div=true", "--std=c++17", &format!("--gpu-architecture={architecture}")];
-    let options = CompileOptions { options: options.map(str::to_owned).into(), ..CompileOptions::default() };
-    let ptx = compile_ptx_with_opts(SOURCE, options).map_err(|error| {
-        let log = match error {
-            CompileError::CompileError { log, .. } => log.to_string_lossy().into_owned(),
-            other => other.to_string(),
-        };
-        GpuError::NotCompiled { architecture: architecture.to_owned(), log }
-    })?;
-    Ok(ptx.to_src())
-}
-
-/// The newest architecture that NVRTC compiles for and the GPU can run: PTX is made into code for newer GPUs by their driver.
-fn architecture(capability: (i32, i32)) -> String {
-    let wanted = capability.0 * 10 + capability.1;
-    let newest = supported().into_iter().filter(|supported| *supported <= wanted).max();
-    format!("compute_{}", newest.unwrap_or(wanted))
-}
-
-/// The architectures that NVRTC compiles for, like 90; none if it does not say.
-fn supported() -> Vec<c_int> {
-    let mut count = 0;
-    // SAFETY: NVRTC is loaded, and writes one number.
-    let counted = unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) };
-    let mut architectures = vec![0; usize::try_from(count).unwrap_or_default()];
-    if counted != sys::nvrtcResult::NVRTC_SUCCESS || architectures.is_empty() {
-        return Vec::new();
-    }
-    // SAFETY: NVRTC writes as many numbers as it said, and there is room for those.
-    let listed = unsafe { sys::nvrtcGetSupportedArchs(architectures.as_mut_ptr()) };
-    if listed == sys::nvrtcResult::NVRTC_SUCCESS { architectures } else { Vec::new() }
-}
-
-/// NVRTC's version; zeros if it does not say.
-fn version() -> (c_int, c_int) {
-    let (mut major, mut minor) = (0, 0);
-    // SAFETY: NVRTC is loaded, and writes one number to each.
-    let told = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
-    if told == sys::nvrtcResult::NVRTC_SUCCESS { (major, minor) } else { (0, 0) }
+    let target = Target::of(capability);
+    let name = cache::name(target, compile::version());
+    let bytes = match cache::read(&name) {
+        Some(kept) => kept,
+        None => {
+            let compiled = compile(target)?;
+            cache::write(&name, &compiled);
+            compiled
+        }
+    };
+    Ok(match target {
+        Target::Code(_) => Ptx::from_binary(bytes),
+        Target::Ptx(_) => Ptx::from_src(String::from_utf8_lossy(&bytes).into_owned()),
+    })
 }

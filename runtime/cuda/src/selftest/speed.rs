@@ -23,12 +23,14 @@ pub struct Rate {
     pub share: Option<f64>,
 }
 
-/// The GPU's copy bandwidth; the mix's and the slow step's; page-locked copies and the device's own, each with arrays of `bytes` bytes.
+/// The GPU's copy bandwidth; the mix's and the slow step's; page-locked copies and the device's own, each with arrays of `bytes` bytes, or
+/// of a sixth of the free memory if that is less.
 ///
 /// # Errors
 /// Not enough memory, or another error of the driver.
 pub fn rates(gpu: &Gpu, bytes: usize) -> Result<Vec<Rate>, GpuError> {
-    let n = (bytes / size_of::<f32>()).max(1);
+    let room = usize::try_from(gpu.memory()?.0 / 6).unwrap_or(usize::MAX);
+    let n = (bytes.min(room) / size_of::<f32>()).max(1);
     let arrays = (0..4).map(|_| Scratch::<f32>::zeros(gpu, n, "measuring rates")).collect::<Result<Vec<_>, _>>()?;
     let word = Scratch::<u64>::zeros(gpu, 1, "measuring rates")?;
     let at = |index: usize| arrays[index].address();
@@ -55,8 +57,9 @@ pub fn rates(gpu: &Gpu, bytes: usize) -> Result<Vec<Rate>, GpuError> {
 fn copies(gpu: &Gpu, n: usize) -> Result<Vec<Rate>, GpuError> {
     let array = Scratch::<f32>::zeros(gpu, n, "measuring copies")?;
     let Some(mut pinned) = Pinned::new(gpu).allocate(n) else {
-        let place = "the host's page-locked memory".to_owned();
-        return Err(GpuError::OutOfMemory { what: "measuring copies", place, wanted: (n * size_of::<f32>()) as u64, free: 0, total: 0 });
+        let message =
+            format!("{} bytes of the host's memory cannot be page-locked: see ulimit -l, or measure with less", n * size_of::<f32>());
+        return Err(GpuError::Driver { doing: "measuring copies", message });
     };
     let size = n * size_of::<f32>();
     let chunk = slowmo_actors::buffers::CHUNK_ELEMENTS;
