@@ -60,12 +60,12 @@ pub fn error(kernel: Kernel, before: &[Array], after: &[Array], floats: &[f32]) 
                 let mass = a * was(0, i) + was(1, i);
                 vec![(a * sent[i] + is(1, i), mass, (a * was(0, i)).abs() + (a * sent[i]).abs() + was(1, i).abs())]
             });
-            owed.max(steps(wire, &sent, &|i| was(0, i) + was(1, i) / a))
+            owed.max(steps(wire, &sent, &|i| (was(0, i) + was(1, i) / a, was(0, i).abs() + (was(1, i) / a).abs())))
         }
         Kernel::EncodeContribution(wire) => {
             let (sent, wanted) = (decoded(wire, after.get(3), length(0)), |i| was(0, i) - a * was(1, i) + was(2, i));
             let size = |i: usize| was(0, i).abs() + (a * was(1, i)).abs() + was(2, i).abs();
-            worst(length(0), &|i| vec![(sent[i] + is(4, i), wanted(i), size(i))]).max(steps(wire, &sent, &wanted))
+            worst(length(0), &|i| vec![(sent[i] + is(4, i), wanted(i), size(i))]).max(steps(wire, &sent, &|i| (wanted(i), size(i))))
         }
         Kernel::EncodePublication(wire) => {
             let sent = decoded(wire, after.get(2), length(0));
@@ -73,11 +73,11 @@ pub fn error(kernel: Kernel, before: &[Array], after: &[Array], floats: &[f32]) 
                 let size = was(0, i).abs() + was(1, i).abs();
                 vec![(is(0, i), was(1, i) + sent[i], size), (is(0, i) + is(3, i), was(0, i), size)]
             });
-            kept.max(steps(wire, &sent, &|i| was(0, i) - was(1, i)))
+            kept.max(steps(wire, &sent, &|i| (was(0, i) - was(1, i), was(0, i).abs() + was(1, i).abs())))
         }
         Kernel::Encode(wire) => {
             let sent = decoded(wire, after.get(1), length(0));
-            worst(length(0), &|i| vec![(is(0, i), sent[i], 0.0)]).max(steps(wire, &sent, &|i| was(0, i)))
+            worst(length(0), &|i| vec![(is(0, i), sent[i], 0.0)]).max(steps(wire, &sent, &|i| (was(0, i), 0.0)))
         }
         Kernel::Decode(wire) => {
             let sent = decoded(wire, before.first(), length(1));
@@ -130,34 +130,24 @@ fn decoded(wire: Wire, bytes: Option<&Array>, length: usize) -> Vec<f64> {
     }
 }
 
-/// The largest rounding of the wire type, in units of half a step, with room for float32's own. Blocks of int8 with a value that is not
-/// finite are not numbers as a whole.
-fn steps(wire: Wire, sent: &[f64], wanted: &dyn Fn(usize) -> f64) -> f64 {
-    let wanted: Vec<f64> = (0..sent.len()).map(wanted).collect();
-    let largest = |values: &[f64]| values.iter().fold(0.0f64, |largest, value| largest.max(value.abs()));
-    let blocks = wanted.chunks(256).zip(sent.chunks(256));
-    let worst = |(wanted, sent): (&[f64], &[f64])| {
-        let whole = wanted.iter().all(|value| value.is_finite());
-        let block = largest(wanted) / 127.0 * 0.51 + TINY;
-        let each = wanted.iter().zip(sent).map(|(wanted, sent)| match wire {
-            Wire::BFloat16 if wanted.is_finite() => (sent - wanted).abs() / (wanted.abs() / 255.0 + TINY),
-            Wire::BFloat16 => {
-                if sent.is_finite() {
-                    f64::INFINITY
-                } else {
-                    0.0
-                }
-            }
-            Wire::Int8 if whole => (sent - wanted).abs() / block,
-            Wire::Int8 => {
-                if sent.is_nan() {
-                    0.0
-                } else {
-                    f64::INFINITY
-                }
+/// The largest rounding of the wire type, in units of half a step and of float32's own rounding: `wanted` is what should be sent, with the sum
+/// of the magnitudes that it was made of. Blocks of int8 with a value that is not finite are not numbers as a whole.
+fn steps(wire: Wire, sent: &[f64], wanted: &dyn Fn(usize) -> (f64, f64)) -> f64 {
+    let wanted: Vec<(f64, f64)> = (0..sent.len()).map(wanted).collect();
+    let worst = |(wanted, sent): (&[(f64, f64)], &[f64])| {
+        let whole = wanted.iter().all(|(value, _)| value.is_finite());
+        let step = wanted.iter().fold(0.0f64, |largest, (value, _)| largest.max(value.abs())) / 127.0 * 0.51;
+        let each = wanted.iter().zip(sent).map(|((wanted, size), sent)| {
+            let room = 4.0 * ULP * size + TINY;
+            let numbers = if wire == Wire::Int8 { whole } else { wanted.is_finite() };
+            match (wire, numbers) {
+                (Wire::BFloat16, true) => (sent - wanted).abs() / (wanted.abs() / 255.0 + room),
+                (Wire::Int8, true) => (sent - wanted).abs() / (step + room),
+                (_, false) if sent.is_finite() => f64::INFINITY,
+                (_, false) => 0.0,
             }
         });
         each.fold(0.0, f64::max)
     };
-    blocks.map(worst).fold(0.0, f64::max)
+    wanted.chunks(256).zip(sent.chunks(256)).map(worst).fold(0.0, f64::max)
 }
