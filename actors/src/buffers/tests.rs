@@ -1,0 +1,109 @@
+//! Recycling, memory of other kinds, pieces.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+#[test]
+fn buffers_come_back_when_the_last_slice_is_gone() {
+    let pool = Pool::new();
+    pool.keep_at_most(1 << 20);
+    let mut buffer = pool.take(8);
+    buffer.values_mut()[0] = 7.0;
+    let bytes = buffer.freeze().bytes(0..1);
+    assert_eq!(bytes, 7.0f32.to_le_bytes().as_slice());
+    assert_eq!(pool.take(8).values()[0], 0.0, "still referenced by the bytes");
+    drop(bytes);
+    let (one, other) = (pool.take(8).values()[0], pool.take(8).values()[0]);
+    assert!(one == 7.0 || other == 7.0);
+}
+
+/// Memory for so many values.
+#[derive(Debug)]
+struct Few(Mutex<usize>);
+
+#[derive(Debug)]
+struct OfFew(Vec<f32>);
+
+impl Memory for Few {
+    fn allocate(&self, elements: usize) -> Option<Box<dyn Block>> {
+        let mut left = self.0.lock().unwrap();
+        *left = left.checked_sub(elements)?;
+        Some(Box::new(OfFew(vec![0.0; elements])))
+    }
+}
+
+impl Block for OfFew {
+    fn values(&self) -> &[f32] {
+        &self.0
+    }
+
+    fn values_mut(&mut self) -> &mut [f32] {
+        &mut self.0
+    }
+}
+
+#[test]
+fn memory_of_its_own_kind_is_used_as_long_as_there_is_some() {
+    let pool = Pool::of(Arc::new(Few(Mutex::new(10))));
+    pool.keep_at_most(64);
+    let kind = |buffer: &Buffer| matches!(buffer.values, Values::Block(_));
+    let (mut first, second, third) = (pool.take(8), pool.take(8), pool.take(2));
+    assert_eq!((kind(&first), kind(&second), kind(&third)), (true, false, true));
+    first.values_mut()[7] = 5.0;
+    assert_eq!((first.freeze().bytes(7..8).as_ref(), second.values().len()), (5.0f32.to_le_bytes().as_slice(), 8));
+    // It came back, with what it held.
+    let again = pool.take(8);
+    assert!(kind(&again) && again.values()[7] == 5.0);
+}
+
+#[test]
+fn a_pool_keeps_no_more_than_its_bound() {
+    let pool = Pool::new();
+    pool.keep_at_most(8);
+    drop((pool.take(8), pool.take(8)));
+    assert_eq!(pool.spare.lock().unwrap().elements, 8);
+}
+
+#[test]
+fn lengths_that_nobody_asks_for_make_room() {
+    let pool = Pool::new();
+    pool.keep_at_most(8);
+    let (old, newer) = (pool.take(8), pool.take(3));
+    drop(old);
+    drop(newer);
+    let kept = |length| pool.spare.lock().unwrap().by_length.get(&length).map_or(0, |kept| kept.values.len());
+    assert_eq!((kept(8), kept(3)), (0, 1));
+    let (other, newest) = (pool.take(4), pool.take(6));
+    drop(other);
+    assert_eq!((kept(3), kept(4)), (1, 1));
+    drop(newest);
+    assert_eq!((kept(3), kept(4), kept(6)), (0, 0, 1));
+    drop(pool.take(9));
+    assert_eq!((kept(6), kept(9)), (1, 0), "it would not fit");
+    drop(pool.take(8));
+    assert_eq!((kept(6), kept(8)), (0, 1));
+}
+
+#[test]
+fn pieces_are_copied_across_their_borders() {
+    let pool = Pool::new();
+    let mut assembled = Assembled::default();
+    for start in [0usize, 3, 6] {
+        let mut chunk = pool.take(3);
+        chunk.values_mut().iter_mut().enumerate().for_each(|(i, value)| *value = (start + i) as f32);
+        assembled.insert(start, chunk.freeze());
+    }
+    assert!(assembled.covers(9) && !assembled.covers(10));
+    let mut target = [0.0; 5];
+    assembled.copy_to(2, &mut target);
+    assert_eq!(target, [2.0, 3.0, 4.0, 5.0, 6.0]);
+}
+
+#[test]
+fn chunks_cover_a_range() {
+    let all: Vec<_> = chunks(5..5 + 2 * CHUNK_ELEMENTS + 1).collect();
+    assert_eq!(all.len(), 3);
+    assert_eq!(all[0].end, all[1].start);
+    assert_eq!(all[2].len(), 1);
+    assert_eq!(chunks(4..4).count(), 0);
+}
