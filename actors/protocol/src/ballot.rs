@@ -36,7 +36,7 @@ pub struct Acceptor<V> {
 }
 
 /// A member's answer to a prepare: it accepts nothing below `ballot` any more.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Promise<V> {
     /// The ballot promised.
     pub ballot: Ballot,

@@ -88,21 +88,13 @@ impl Motion for Choice {
     }
 }
 
-/// A promise.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Promised {
-    ballot: Ballot,
-    accepted: Option<(Ballot, Choice)>,
-    refuted: Ballot,
-}
-
 /// What travels; the receivers follow from it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Letter {
     /// To everybody: asks for promises.
     Prepare(Ballot),
     /// To the ballot's owner.
-    Promised(NodeId, Promised),
+    Promised(NodeId, Promise<Choice>),
     /// To its voters.
     Proposed(Ballot, Choice),
     /// To the ballot's owner.
@@ -193,10 +185,10 @@ impl Decree {
         let sent = match letter {
             Letter::Prepare(ballot) => self.prepare(node, to, ballot),
             Letter::Proposed(ballot, choice) => self.take_proposal(node, to, ballot, choice),
-            Letter::Promised(from, Promised { ballot, accepted, refuted }) => {
+            Letter::Promised(from, promise) => {
                 // Once a motion is fixed, promises change nothing; told apart they would only multiply states.
                 if let Some(leading) = node.leading.as_mut().filter(|leading| leading.proposal().is_none()) {
-                    leading.promise(from, Promise { ballot, accepted, refuted });
+                    leading.promise(from, promise);
                 }
                 None
             }
@@ -232,8 +224,7 @@ impl Decree {
             self.follow(node, ballot);
         }
         self.forget(node);
-        let Promise { ballot, accepted, refuted } = promise;
-        Some(Letter::Promised(me, Promised { ballot, accepted, refuted }))
+        Some(Letter::Promised(me, promise))
     }
 
     fn take_proposal(&self, node: &mut Node, me: NodeId, ballot: Ballot, choice: Choice) -> Option<Letter> {
@@ -316,7 +307,7 @@ impl Decree {
         match letter {
             Letter::Prepare(ballot) => self.view.ids().filter(|id| *id != ballot.node).collect(),
             Letter::Proposed(ballot, choice) => choice.voters.iter().copied().filter(|id| *id != ballot.node).collect(),
-            Letter::Promised(from, Promised { ballot, .. }) | Letter::Accepted(from, ballot) => {
+            Letter::Promised(from, Promise { ballot, .. }) | Letter::Accepted(from, ballot) => {
                 let shares = |id: &NodeId| *id == ballot.node || (self.plants(Planted::SharesBallot) && id != from);
                 self.view.ids().filter(shares).collect()
             }
