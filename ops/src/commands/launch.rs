@@ -1,8 +1,11 @@
 //! `slowmo launch`: N node processes of the user's training binary on this machine, which may come, go and die.
 
+pub mod gpus;
+
 use crate::console::Console;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use gpus::{NodeGpus, OnGpuLoss};
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use slowmo::admin;
@@ -42,6 +45,9 @@ pub struct Launch {
     /// cuda of slowmo.
     #[arg(long, value_name = "G", value_parser = clap::value_parser!(u16).range(1..))]
     gpus: Option<u16>,
+    /// What a node does that lost one of several GPUs: leave, or start again with the others and join.
+    #[arg(long, value_enum, default_value_t, requires = "gpus", conflicts_with = "fail_fast")]
+    on_gpu_loss: OnGpuLoss,
     /// The cluster key of `slowmo keygen`; without it the launch makes one of its own.
     #[arg(long, value_name = "FILE")]
     cluster_key_file: Option<PathBuf>,
@@ -93,8 +99,9 @@ impl Launch {
         let name = self.job.clone().unwrap_or_else(|| std::process::id().to_string());
         let server = Server::open(&jobs::socket_of(&name)?).context("cannot open the control socket")?;
         let mut group = Group::start(plan)?;
+        let mut node_gpus = gpus::of_plan(plan, self.on_gpu_loss)?;
         let (mut failed, mut well, mut leaving) = (Vec::new(), 0usize, BTreeSet::new());
-        while !group.is_over() {
+        while !group.is_over() || node_gpus.as_ref().is_some_and(NodeGpus::is_checking) {
             for happening in group.happenings() {
                 match happening {
                     Happening::Line(line) => console.node_line(&line),
@@ -106,9 +113,15 @@ impl Launch {
                         leaving.remove(&node);
                         console.progress(format!("node {node} failed ({status}); the others go on without it"));
                         failed.push(node);
+                        // A signal is no GPU's doing.
+                        if let Some(gpus) = node_gpus.as_mut().filter(|_| status.code().is_some()) {
+                            gpus.check(node, gpus::computes);
+                        }
                     }
                 }
             }
+            let restarted = node_gpus.as_mut().map(|gpus| gpus::restart(gpus, &mut group)).unwrap_or_default();
+            restarted.into_iter().for_each(|told| console.progress(told));
             while let Some(asked) = server.next() {
                 answer(&name, &mut group, &mut leaving, asked);
             }

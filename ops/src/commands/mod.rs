@@ -57,6 +57,9 @@ pub enum Command {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+    /// Tries the one GPU that it sees.
+    #[command(name = launch::gpus::CHECK_GPU, hide = true)]
+    CheckGpu(launch::gpus::CheckGpu),
     /// One process of a raw transfer.
     #[command(name = slowmo_ops::limits::RAW_NODE, hide = true)]
     RawNode(bench::RawNode),
@@ -85,6 +88,7 @@ impl Command {
             Self::Selftest(selftest) => selftest.run(*console),
             Self::Bench(bench) => bench.run(*console),
             Self::StartNode { command } => Err(become_node(&command).into()),
+            Self::CheckGpu(check_gpu) => check_gpu.run(),
             Self::RawNode(raw_node) => raw_node.run(),
             Self::ChurnNode(churn_node) => churn_node.run(),
             Self::BenchNode(bench_node) => bench_node.run(),

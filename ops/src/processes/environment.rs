@@ -30,6 +30,8 @@ pub const DEVICES: &str = "SLOWMO_DEVICES";
 pub const DEVICE: &str = "SLOWMO_DEVICE";
 /// The GPU of the node's first worker.
 pub const FIRST_GPU: &str = "SLOWMO_FIRST_GPU";
+/// The GPUs that a process sees, by number or by name.
+pub const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 /// NCCL does not write other GPUs' buffers directly, which the driver's memory pools do not allow.
 const NCCL_NO_DIRECT_WRITES: &str = "NCCL_P2P_DIRECT_DISABLE";
 /// The node joins a running cluster and never founds one.

@@ -188,6 +188,11 @@ impl Group {
         self.add(node, !founds).map_err(|source| GroupError::Start { node, source })
     }
 
+    /// Later starts of a node are told these variables, which win.
+    pub fn tell(&mut self, node: usize, variables: Vec<(String, OsString)>) {
+        self.plan.environments.insert(node, variables);
+    }
+
     /// The lowest id of the group.
     #[must_use]
     pub fn first_id(&self) -> usize {

@@ -9,7 +9,7 @@ mod lines;
 pub mod signals;
 mod start;
 
-pub use environment::{ADVERTISE, DEVICES, LAUNCHER_PID, LISTEN, NODE_ID, Plan, RENDEZVOUS, TRACE};
+pub use environment::{ADVERTISE, CUDA_VISIBLE_DEVICES, DEVICES, FIRST_GPU, LAUNCHER_PID, LISTEN, NODE_ID, Plan, RENDEZVOUS, TRACE};
 pub use group::{Flow, Group, GroupError, Happening, NodeFailure, supervise};
 pub use lines::{LINE_BYTES_MAX, Line, Stream};
 pub use signals::catch_signals;

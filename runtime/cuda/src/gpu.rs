@@ -18,6 +18,8 @@ pub struct GpuInfo {
     pub ordinal: usize,
     /// Its name.
     pub name: String,
+    /// The name that stays its own whoever else is there, as `CUDA_VISIBLE_DEVICES` takes it.
+    pub uuid: String,
     /// Bytes of memory in all.
     pub memory: u64,
     /// Compute capability, like (9, 0).
@@ -43,6 +45,7 @@ fn describe(ordinal: usize) -> Result<GpuInfo, GpuError> {
     let failed = GpuError::driver("asking what a GPU is");
     let device = result::device::get(i32::try_from(ordinal).unwrap_or(i32::MAX)).map_err(&failed)?;
     let name = result::device::get_name(device).map_err(&failed)?;
+    let uuid = uuid_text(result::device::get_uuid(device).map_err(&failed)?.bytes.map(|byte| byte.to_ne_bytes()[0]));
     // SAFETY: the driver has just returned this device.
     let memory = unsafe { result::device::total_mem(device) }.map_err(&failed)?;
     let attribute = |attribute| {
@@ -51,7 +54,14 @@ fn describe(ordinal: usize) -> Result<GpuInfo, GpuError> {
     };
     let major = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).map_err(&failed)?;
     let minor = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR).map_err(&failed)?;
-    Ok(GpuInfo { ordinal, name, memory: memory as u64, capability: (major, minor) })
+    Ok(GpuInfo { ordinal, name, uuid, memory: memory as u64, capability: (major, minor) })
+}
+
+/// `GPU-` and the bytes as a UUID is written.
+fn uuid_text(bytes: [u8; 16]) -> String {
+    let dash = |index: usize| if [4, 6, 8, 10].contains(&index) { "-" } else { "" };
+    let digits: String = bytes.iter().enumerate().map(|(index, byte)| format!("{}{byte:02x}", dash(index))).collect();
+    format!("GPU-{digits}")
 }
 
 /// A context is the calling thread's as long as this lives; then the one before is again: training code may use another GPU's.
