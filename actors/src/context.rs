@@ -9,6 +9,7 @@ use crate::membership::MembershipMessage;
 use crate::ports::clock::Clock;
 use crate::ports::discovery::Discovery;
 use crate::ports::recorder::Recorder;
+use crate::ports::store::Store;
 use crate::ports::transport::Transport;
 use crate::rates::RateBook;
 use crate::status::StatusBoard;
@@ -52,6 +53,8 @@ pub struct NodeSettings {
     pub joiner_buffers: JoinerBuffers,
     /// What happens when all holders of a shard are lost.
     pub on_momentum_loss: OnMomentumLoss,
+    /// How many outer rounds apart decided state is kept for good; 0: never.
+    pub checkpoint_every: u64,
     /// How long a round, or a gossip, waits for a live straggler.
     pub grace: Duration,
     /// How often a peer is probed for life.
@@ -84,6 +87,8 @@ pub struct NodeContext {
     pub status: Arc<StatusBoard>,
     /// Where the node writes down what it does.
     pub recorder: Arc<dyn Recorder>,
+    /// Where decided state is kept for good.
+    pub store: Arc<dyn Store>,
     /// How the node ended, once it has.
     pub ended: OnceLock<End>,
     /// How fast gossip messages reach their peers.

@@ -50,6 +50,23 @@ pub struct Gossiping {
     pub stragglers: Vec<Straggler>,
 }
 
+/// What became of a node's parts of checkpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checkpointing {
+    /// Parts that were written.
+    pub written: u64,
+    /// Parts that were not: the disk failed.
+    pub failed: u64,
+    /// Parts that were not begun when the next came.
+    pub skipped: u64,
+    /// The inner step that follows the last one that was written.
+    pub last_step: Option<u64>,
+    /// Its bytes.
+    pub last_bytes: u64,
+    /// Why the last one was not written, if it was not.
+    pub error: Option<String>,
+}
+
 /// A node as it sees itself and the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct NodeStatus {
@@ -89,6 +106,8 @@ pub struct NodeStatus {
     pub loss: Option<(Step, f64)>,
     /// Its gossip, if it gossips.
     pub gossip: Option<Gossiping>,
+    /// Its parts of checkpoints, if it writes any.
+    pub checkpoints: Option<Checkpointing>,
     /// Why no round is decided, and what would release it.
     pub waiting_for: Option<String>,
     /// What keeps this node from being a member.
@@ -179,6 +198,16 @@ impl StatusBoard {
         self.with(|status| status.loss = Some((step, loss)));
     }
 
+    /// What became of parts of checkpoints. What goes wrong is noted.
+    pub fn checkpoints(&self, checkpoints: Checkpointing) {
+        self.with(|status| {
+            if let Some(error) = &checkpoints.error {
+                note(status, format!("a part of a checkpoint was not written: {error}"));
+            }
+            status.checkpoints = Some(checkpoints);
+        });
+    }
+
     /// Why nothing is decided.
     pub fn waiting(&self, why: Option<String>) {
         self.with(|status| status.waiting_for = why);
@@ -215,7 +244,7 @@ fn note(status: &mut NodeStatus, what: String) {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use slowmo_protocol::coordinator::{RoundKind, Terms};
+    use slowmo_protocol::coordinator::{Origin, RoundKind, Terms};
     use slowmo_protocol::ident::Incarnation;
     use slowmo_protocol::view::View;
 
@@ -232,6 +261,7 @@ mod tests {
             momentum_lost: 0,
             samples: None,
             order: Vec::new(),
+            origin: Origin::default(),
         };
         board.decided(&outcome, None, Span(0));
     }

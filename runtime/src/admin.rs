@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
 use slowmo_actors::membership::MembershipMessage;
-use slowmo_actors::status::{Gossiping, NodeStatus, Standing};
+use slowmo_actors::status::{Checkpointing, Gossiping, NodeStatus, Standing};
 use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::time::Instant;
@@ -97,10 +97,30 @@ pub struct Report {
     pub loss: Option<LossReport>,
     /// How its gossip stands, if it gossips.
     pub gossip: Option<GossipReport>,
+    /// What became of its parts of checkpoints, if it writes any.
+    #[serde(default)]
+    pub checkpoints: Option<Checkpoints>,
     /// Why no round is decided now, and what would release it.
     pub waiting_for: Option<String>,
     /// What happened last, oldest first.
     pub events: Vec<EventReport>,
+}
+
+/// What became of a node's parts of checkpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoints {
+    /// Parts that were written.
+    pub written: u64,
+    /// Parts that were not: the disk failed.
+    pub failed: u64,
+    /// Parts that were not begun when the next came.
+    pub skipped: u64,
+    /// The inner step that follows the last one that was written.
+    pub last_step: Option<u64>,
+    /// Its bytes.
+    pub last_bytes: u64,
+    /// Why the last one was not written, if it was not.
+    pub error: Option<String>,
 }
 
 /// One member of the view.
@@ -304,6 +324,10 @@ pub(crate) fn report(context: &NodeContext) -> Report {
         disagreement: status.disagreement,
         loss: status.loss.map(|(step, loss)| LossReport { step: step.0, loss }),
         gossip: status.gossip.map(|gossip| gossip_report(&gossip, context.clock.now())),
+        checkpoints: status.checkpoints.map(|told| {
+            let Checkpointing { written, failed, skipped, last_step, last_bytes, error } = told;
+            Checkpoints { written, failed, skipped, last_step, last_bytes, error }
+        }),
         waiting_for: status.waiting_for.or(status.waiting_to_join),
         events: status.events.into_iter().map(|event| EventReport { at_us: event.at_us, what: event.what }).collect(),
     }

@@ -1,5 +1,6 @@
 //! What can go wrong, one enum an operation. Each error says what was left unchanged and what to do next.
 
+use crate::checkpoints::CheckpointError;
 use crate::config::ConfigError;
 use crate::device::DeviceError;
 use crate::sampler::SamplerError;
@@ -29,6 +30,9 @@ pub enum SpawnError {
         /// What the operating system said.
         error: std::io::Error,
     },
+    /// The checkpoint to go on from cannot be used, or the folder of checkpoints not be read.
+    #[error("{0}; check the keys checkpoints and resume (resume = none begins anew)")]
+    Checkpoint(#[from] CheckpointError),
     /// The devices cannot be used.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -99,6 +103,14 @@ pub enum WorkerError {
         /// Workers of the node.
         devices: usize,
     },
+    /// A cursor is longer than its bound.
+    #[error("a cursor of {bytes} bytes: at most {max} go into a checkpoint; the one before stays")]
+    CursorTooLong {
+        /// Its bytes.
+        bytes: usize,
+        /// The bound.
+        max: usize,
+    },
     /// The handle was taken before.
     #[error("worker {0} was taken before: each worker has one handle")]
     Taken(usize),
@@ -122,6 +134,9 @@ pub enum SynchronizeError {
     /// The attached sampler hands out other samples than the cluster's.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
+    /// The checkpoint to go on from is of another model, or cannot be read any more.
+    #[error("synchronize: {0}; resume = none begins anew, resume = NAME goes on from another checkpoint")]
+    Checkpoint(String),
     /// An async call was cancelled while it waited: its exchange may have gone on without it.
     #[error(
         "an earlier call was cancelled while it waited, and its exchange may have gone on without it: drop this worker and restart the node"

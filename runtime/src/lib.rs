@@ -23,6 +23,7 @@
 #![deny(missing_docs)]
 
 pub mod admin;
+pub mod checkpoints;
 pub mod config;
 mod connection;
 pub mod device;
@@ -50,4 +51,4 @@ pub use slowmo_actors::ports::transport::Traffic;
 pub use slowmo_cuda as cuda;
 pub use slowmo_protocol::schedule::Exchange;
 pub use tensors::digest;
-pub use worker::{AsyncWorker, Buffers, StepReport, Synchronized, Worker};
+pub use worker::{AsyncWorker, Buffers, ResumedFrom, StepReport, Synchronized, Worker};

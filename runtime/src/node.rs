@@ -2,6 +2,7 @@
 //! handle does.
 
 use crate::admin::{Endpoint, Report, report};
+use crate::checkpoints::Checkpoints;
 use crate::executor::Executor;
 use crate::transport::quic;
 use crate::worker::block_on;
@@ -13,6 +14,7 @@ use slowmo_actors::coordinator::{CoordinatorMessage, Inspection};
 use slowmo_actors::membership::MembershipMessage;
 use slowmo_actors::node_supervisor::NodeSupervisorMessage;
 use slowmo_actors::ports::device::{Collective, Device};
+use slowmo_actors::ports::store::Store;
 use slowmo_actors::ports::transport::{LocalPeer, Traffic};
 use slowmo_actors::worker::WorkerMessage;
 use slowmo_protocol::ident::{NodeId, Step};
@@ -31,6 +33,7 @@ const WITHDRAW_WAIT_MAX: Duration = Duration::from_millis(500);
 pub struct Node {
     context: Arc<NodeContext>,
     devices: Vec<Arc<dyn Device>>,
+    checkpoints: Arc<Checkpoints>,
     collective: Arc<dyn Collective>,
     supervisor: ActorRef<NodeSupervisorMessage>,
     workers: Vec<ActorRef<WorkerMessage>>,
@@ -44,18 +47,39 @@ impl Node {
     pub(crate) fn new(
         context: Arc<NodeContext>,
         (devices, collective): (Vec<Arc<dyn Device>>, Arc<dyn Collective>),
+        checkpoints: Arc<Checkpoints>,
         supervisor: ActorRef<NodeSupervisorMessage>,
         workers: Vec<ActorRef<WorkerMessage>>,
         executor: Executor,
     ) -> Self {
         let (executor, closed) = (Mutex::new(Some(executor)), AtomicBool::new(false));
-        Self { context, devices, collective, supervisor, workers, executor, closed, _admin: None }
+        Self { context, devices, checkpoints, collective, supervisor, workers, executor, closed, _admin: None }
     }
 
     /// Keeps the admin endpoint for as long as the node lives.
     pub(crate) fn with_admin(mut self, admin: Option<Endpoint>) -> Self {
         self._admin = admin;
         self
+    }
+
+    /// Where its checkpoints go and come from.
+    pub(crate) fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
+    }
+
+    /// Waits until the last part of a checkpoint is written, on any executor.
+    pub(crate) async fn flush_checkpoints(&self) {
+        if !self.checkpoints.writes() {
+            return;
+        }
+        let checkpoints = Arc::clone(&self.checkpoints);
+        let flushing = {
+            let executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(executor) = executor.as_ref() else { return };
+            executor.handle().spawn_blocking(move || checkpoints.flush())
+        };
+        // The executor ends: nobody waits any more.
+        _ = flushing.await;
     }
 
     /// Whether somebody keeps what this node does.

@@ -1,7 +1,8 @@
 //! Builds a node out of a configuration: identity, transport, discovery, devices, actors.
 
 use crate::admin;
-use crate::config::Config;
+use crate::checkpoints::{Checkpoints, Resumed, WriterSettings};
+use crate::config::{Config, Resume};
 use crate::connection::{Connected, connect};
 use crate::device::{self, Devices};
 use crate::error::{SpawnError, WorkerError};
@@ -24,6 +25,7 @@ use slowmo_actors::rates::RateBook;
 use slowmo_actors::status::StatusBoard;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
+use slowmo_protocol::membership::settings::RESUME_KEY;
 use slowmo_protocol::trace::Start;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -80,7 +82,7 @@ impl std::fmt::Debug for Network {
 
 impl Runtime {
     fn of(config: &Config, (parts, faults): (Parts, Option<Faults>), executor: Executor) -> Result<Self, SpawnError> {
-        let (context, devices, supervisor, workers) = parts;
+        let (context, devices, checkpoints, supervisor, workers) = parts;
         let admin = match &config.admin {
             Some(path) => Some(serve_admin(path, &context, &executor)?),
             None => None,
@@ -89,7 +91,7 @@ impl Runtime {
             executor.handle().spawn(admin::drain_on_sigterm(Arc::clone(&context)));
         }
         let taken = Mutex::new(vec![false; workers.len()]);
-        let node = Node::new(context, (devices.each, devices.collective), supervisor, workers, executor).with_admin(admin);
+        let node = Node::new(context, (devices.each, devices.collective), checkpoints, supervisor, workers, executor).with_admin(admin);
         Ok(Self { node: Arc::new(node), taken, faults })
     }
 
@@ -251,7 +253,14 @@ impl RuntimeBuilder {
             (transport, events, faults) = (wrapped, wrapped_events, Some(switches));
         }
         let recorder = recorder_of(&config, recorder, me, faults.as_ref())?;
-        let settings = settings(&config, Identity { cluster, node: me.0, incarnation: me.1 })?;
+        let status = StatusBoard::new();
+        let checkpoints = checkpoints_of(&config, me, &status).await?;
+        let mut settings = settings(&config, Identity { cluster, node: me.0, incarnation: me.1 })?;
+        if !settings.join {
+            // Nodes that found together go on from the same one, or name the difference.
+            let resumed = checkpoints.resumed().map_or_else(|| "none".to_owned(), |resumed| resumed.name().to_string());
+            settings.shared.push_str(&format!("{RESUME_KEY} = {resumed}\n"));
+        }
         discovery.announce(me.0, transport.local().announced).await?;
         let context = Arc::new(NodeContext {
             settings,
@@ -260,7 +269,8 @@ impl RuntimeBuilder {
             clock: Arc::new(TokioClock::default()),
             pool: Arc::clone(&devices.pool),
             actors: Actors::default(),
-            status: StatusBoard::new(),
+            status,
+            store: Arc::clone(&checkpoints) as _,
             recorder,
             ended: OnceLock::new(),
             rates: RateBook::default(),
@@ -274,8 +284,34 @@ impl RuntimeBuilder {
             tokio::spawn(die(faults.clone(), hub.map(|hub| (hub, context.transport.local())), supervisor.clone()));
         }
         context.status.runs_on(devices.names.clone());
-        Ok(((context, devices, supervisor, workers), faults))
+        Ok(((context, devices, checkpoints, supervisor, workers), faults))
     }
+}
+
+/// Where checkpoints go, and the one that a founding goes on from: read and verified before anybody is met.
+async fn checkpoints_of(
+    config: &Config,
+    (node, incarnation): (NodeId, Incarnation),
+    board: &Arc<StatusBoard>,
+) -> Result<Arc<Checkpoints>, SpawnError> {
+    let Some(folder) = config.checkpoints.clone() else { return Ok(Arc::new(Checkpoints::none())) };
+    let outer = config.algorithm()?.outer.map(|_| config.outer_name());
+    let settings = config.checkpoint_every.map(|_| WriterSettings {
+        start: Start { node, incarnation },
+        folder: folder.clone(),
+        keep_last: config.checkpoint_keep_last,
+        outer: outer.clone(),
+    });
+    // Whoever joins goes on from the others.
+    let resume = if config.join || config.lineage.is_some() { Resume::None } else { config.resume.clone() };
+    let read = tokio::task::spawn_blocking(move || match resume {
+        Resume::None => Ok(None),
+        Resume::Newest => Resumed::newest(&folder, outer.as_deref()),
+        Resume::Named(name) => Resumed::named(&folder, name, outer.as_deref()).map(Some),
+    });
+    let resumed = read.await.map_err(|error| SpawnError::System(error.to_string()))??;
+    let checkpoints = Checkpoints::new(settings, resumed, Arc::clone(board));
+    checkpoints.map(Arc::new).map_err(|error| SpawnError::System(error.to_string()))
 }
 
 /// Who keeps what the node does: `given`, or a file where the configuration names a folder.
@@ -309,14 +345,20 @@ async fn die(faults: Faults, seat: Option<(MemoryHub, LocalPeer)>, supervisor: r
     _ = supervisor.cast(NodeSupervisorMessage::Stop);
 }
 
-type Parts =
-    (Arc<NodeContext>, Devices, ractor::ActorRef<NodeSupervisorMessage>, Vec<ractor::ActorRef<slowmo_actors::worker::WorkerMessage>>);
+type Parts = (
+    Arc<NodeContext>,
+    Devices,
+    Arc<Checkpoints>,
+    ractor::ActorRef<NodeSupervisorMessage>,
+    Vec<ractor::ActorRef<slowmo_actors::worker::WorkerMessage>>,
+);
 
 fn settings(config: &Config, identity: Identity) -> Result<NodeSettings, SpawnError> {
     Ok(NodeSettings {
         identity,
         algorithm: config.algorithm()?,
         replicas: config.replicas,
+        checkpoint_every: config.checkpoint_every.unwrap_or(0),
         workers: usize::from(config.devices),
         min_nodes: config.min_nodes,
         shared: config.shared_settings(),

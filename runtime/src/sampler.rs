@@ -155,6 +155,20 @@ impl Follower {
         lock(&self.0).progress.clone()
     }
 
+    /// Goes on behind what a checkpoint says is left.
+    ///
+    /// # Errors
+    /// The checkpoint's sampler had other settings. The sampler is unchanged.
+    pub fn resume(&self, left: &Progress) -> Result<(), SamplerError> {
+        let mut state = lock(&self.0);
+        let (cluster, own) = (left.settings(), state.progress.settings());
+        if cluster != own {
+            return Err(SamplerError::Differs { cluster, own });
+        }
+        state.progress = left.clone();
+        Ok(())
+    }
+
     /// The positions that were handed out since the last decided round, ascending by step; nothing where that is not recorded.
     pub fn handed_out(&self) -> Vec<(u64, u64)> {
         let state = lock(&self.0);

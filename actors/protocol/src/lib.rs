@@ -17,6 +17,7 @@
 //! | [`ballot`] | promise and accept: one decree a round |
 //! | [`liveness`] | which watched nodes are alive |
 //! | [`membership`], [`coordinator`], [`gossip_peer`], [`aggregator`] | the machines behind the actors of the same names |
+//! | [`checkpoint`] | when decided state is kept for good, and who writes which part |
 //! | [`trace`] | nothing: what happened in a run, as events that invariants judge |
 //! | [`planted`] | bugs on purpose, for tests only |
 //! | [`wire`] | control frames and stream headers, bounded decoding |
@@ -25,6 +26,7 @@
 pub mod aggregator;
 pub mod algorithm;
 pub mod ballot;
+pub mod checkpoint;
 pub mod coordinator;
 pub mod encoding;
 pub mod gossip_peer;

@@ -89,8 +89,10 @@ pub struct Arrival {
     pub model: ModelSize,
     /// The node's contribution, from worker 0.
     pub frozen: Option<Frozen>,
-    /// The base optimizer's buffers for whoever joins, from worker 0.
+    /// The base optimizer's buffers, for whoever joins and for a checkpoint, from worker 0.
     pub donation: Option<Frozen>,
+    /// The slow momentum of the whole model that the founding goes on from, from worker 0.
+    pub momentum: Option<Frozen>,
     /// Which samples were left when the round began, from worker 0.
     pub samples: Option<Progress>,
     /// What it was made from, where that is recorded.

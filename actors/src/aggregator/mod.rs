@@ -10,7 +10,7 @@ pub use whole::WholeState;
 use crate::buffers::{Assembled, Frozen};
 use crate::compute::compute;
 use crate::context::NodeContext;
-use crate::coordinator::{ContributeMessage, CoordinatorMessage};
+use crate::coordinator::{ContributeMessage, CoordinatorMessage, Decided};
 use crate::error::ExchangeError;
 use crate::gossip_peer::GossipPeerMessage;
 use crate::membership::MembershipMessage;
@@ -19,7 +19,7 @@ use crate::worker::{Basis, Exchanged};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::aggregator::{Aggregator, Effect, In, Request, Task, Values};
 use slowmo_protocol::algorithm::Base;
-use slowmo_protocol::coordinator::{Outcome, Terms};
+use slowmo_protocol::coordinator::{Outcome, RoundKind, Terms};
 use slowmo_protocol::ident::Round;
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::model::ModelSize;
@@ -62,6 +62,10 @@ pub struct AggregatorState {
     request: Option<(Request, ModelSize)>,
     frozen: Option<Frozen>,
     donation: Option<Frozen>,
+    /// What was lent to the round under way, for a checkpoint that only this actor can make.
+    lent: Option<Frozen>,
+    /// The whole slow momentum that the founding goes on from.
+    momentum: Option<Frozen>,
     samples: Option<Progress>,
     /// What decided rounds brought, until the workers take it; as many as the machine keeps.
     untaken: BTreeMap<Round, Brought>,
@@ -145,6 +149,8 @@ impl AggregatorState {
             request: None,
             frozen: None,
             donation: None,
+            lent: None,
+            momentum: None,
             samples: None,
             untaken: BTreeMap::new(),
             basis: Basis::default(),
@@ -165,7 +171,7 @@ impl AggregatorState {
     }
 
     fn arrive(&mut self, arrival: Arrival) {
-        let Arrival { worker, request, model, frozen, donation, samples, basis, reply } = arrival;
+        let Arrival { worker, request, model, frozen, donation, momentum, samples, basis, reply } = arrival;
         if let Some(error) = &self.gone {
             // A handle that stopped waiting needs no answer, here and below.
             _ = reply.send(Err(error.clone()));
@@ -175,6 +181,7 @@ impl AggregatorState {
         self.request = Some((request, model));
         self.frozen = frozen.or(self.frozen.take());
         self.donation = donation.or(self.donation.take());
+        self.momentum = momentum.or(self.momentum.take());
         self.samples = samples.or(self.samples.take());
         self.basis.merge(worker, basis);
         self.feed(In::Arrive { worker, request });
@@ -183,7 +190,7 @@ impl AggregatorState {
     fn round_decided(&mut self, outcome: Outcome, mut brought: Brought, drained: bool) {
         // A joiner's whole state starts from the parameters that it joined with.
         if self.whole.is_none() && self.request.is_some_and(|(request, _)| request.task == Task::Found) {
-            self.found(&brought.values);
+            self.found(&brought.values, outcome.terms.kind);
         }
         self.members = outcome.view.members().into();
         if outcome.terms.carries_parameters() {
@@ -210,6 +217,7 @@ impl AggregatorState {
                 }
                 Effect::WholeStep { values, gamma } => self.start_whole_step(values, gamma, myself),
                 Effect::Release { values, weight, outcome, contributors, next_step, drained } => {
+                    let values_are_stepped = values == Values::Stepped;
                     let correction = self.correction.filter(|_| values == Values::Gossiped);
                     let brought = outcome.as_ref().and_then(|outcome| self.take_brought(outcome.round));
                     let (decided, donated, members_before) = brought.map_or_else(Default::default, Brought::into_parts);
@@ -217,6 +225,9 @@ impl AggregatorState {
                     // Gradients do not go with it.
                     if let Some(outcome) = outcome.as_ref().filter(|outcome| outcome.terms.carries_parameters()) {
                         self.tell_decided(outcome, &values);
+                    }
+                    if let Some(outcome) = outcome.as_ref().filter(|_| values_are_stepped) {
+                        self.keep(outcome, &members_before, &values);
                     }
                     let members = outcome.as_ref().map_or_else(|| Arc::clone(&self.members), |outcome| outcome.view.members().into());
                     let values = Arc::new(values);
@@ -264,6 +275,7 @@ impl AggregatorState {
     fn start_round(&mut self, round: Round, terms: Terms, weight: f64) {
         let (Some(frozen), Some((request, model))) = (self.frozen.take(), self.request) else { return };
         let (samples, donation, basis) = (self.samples.take(), self.donation.take(), std::mem::take(&mut self.basis));
+        self.lent = donation.clone().filter(|_| self.whole.is_some());
         if request.task == Task::Found {
             let gossip = if self.gossips() { SPARE_GOSSIP_MODELS_MAX } else { 0 };
             self.context.pool.keep_at_most((SPARE_MODELS_MAX + gossip) * frozen.values().len());
@@ -275,10 +287,24 @@ impl AggregatorState {
     }
 
     /// The whole slow state starts from the founding parameters where the outer optimizer is not sharded.
-    fn found(&mut self, values: &Assembled) {
+    fn found(&mut self, values: &Assembled, kind: RoundKind) {
         let outer = self.context.settings.algorithm.outer.filter(|outer| !outer.sharded);
         let parameters = self.request.map_or(0, |(_, model)| model.parameters as usize);
-        self.whole = outer.map(|outer| Box::new(WholeState::new(outer.optimizer, values, parameters)));
+        // A joiner's momentum begins at zero, whatever it could have founded with.
+        let momentum = self.momentum.take().filter(|_| kind == RoundKind::Found);
+        let momentum = momentum.as_ref().map(Frozen::values);
+        self.whole = outer.map(|outer| Box::new(WholeState::new(outer.optimizer, values, parameters).going_on(momentum)));
+    }
+
+    /// Keeps for good what the node's own slow step left, where that is due.
+    fn keep(&mut self, outcome: &Outcome, members: &Arc<[Member]>, values: &Assembled) {
+        let (Some(whole), Some((_, model)), context) = (&self.whole, self.request, &self.context) else { return };
+        let (parameters, optimizer) = (model.parameters as usize, self.lent.as_ref());
+        let decided = Decided { outcome, members, values, parameters, optimizer };
+        let shards = decided.shards(context);
+        if !shards.is_empty() {
+            decided.keep(context, shards, Some(|_, range| whole.momentum(range, &context.pool)));
+        }
     }
 
     fn take(&mut self, values: Values) -> Assembled {
@@ -327,7 +353,7 @@ impl AggregatorState {
         let passed_over = matches!(result, Err(ExchangeError::PassedOver));
         self.failed |= result.is_err() && !passed_over;
         (self.request, self.frozen, self.donation, self.samples) = (None, None, None, None);
-        (self.gossiped, self.stepped, self.basis) = Default::default();
+        (self.gossiped, self.stepped, self.basis, self.lent) = Default::default();
         for (_, reply) in std::mem::take(&mut self.replies) {
             _ = reply.send(result.clone());
         }

@@ -3,6 +3,7 @@
 use crate::buffers::{Assembled, Pool, chunks};
 use slowmo_protocol::algorithm::OuterOptimizer;
 use slowmo_protocol::outer::{OuterStep, Piece};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Anchor and slow momentum of the whole model.
@@ -20,6 +21,27 @@ impl WholeState {
         let mut anchor = vec![0.0; parameters];
         founding.copy_to(0, &mut anchor);
         Self { momentum: vec![0.0; parameters], anchor, optimizer }
+    }
+
+    /// The same with the slow momentum that the founding goes on from; one of another length is not the model's.
+    #[must_use]
+    pub fn going_on(mut self, momentum: Option<&[f32]>) -> Self {
+        if let Some(momentum) = momentum.filter(|momentum| momentum.len() == self.momentum.len()) {
+            self.momentum.copy_from_slice(momentum);
+        }
+        self
+    }
+
+    /// A copy of the slow momentum of some parameters.
+    #[must_use]
+    pub fn momentum(&self, parameters: Range<usize>, pool: &Arc<Pool>) -> Assembled {
+        let mut momentum = Assembled::default();
+        for range in chunks(parameters) {
+            let mut chunk = pool.take(range.len());
+            chunk.values_mut().copy_from_slice(&self.momentum[range.clone()]);
+            momentum.insert(range.start, chunk.freeze());
+        }
+        momentum
     }
 
     /// Takes the slow step from the numerators `values` with push-sum weight `weight`; what follows the parameters in

@@ -81,7 +81,7 @@ pub struct ContributeMessage {
     pub model: ModelSize,
     /// The values.
     pub frozen: Frozen,
-    /// The base optimizer's buffers for whoever joins.
+    /// The base optimizer's buffers, for whoever joins and for a checkpoint.
     pub donation: Option<Frozen>,
     /// Which samples were left when the round began.
     pub samples: Option<Progress>,

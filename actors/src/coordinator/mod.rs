@@ -1,6 +1,7 @@
 //! The coordinator actor: one per node. Outer rounds, exact averages, shard ownership, slow momentum, changing views.
 
 mod encoding;
+mod keeping;
 mod messages;
 mod recording;
 mod reduce;
@@ -10,6 +11,7 @@ mod shards;
 mod tests;
 mod transfer;
 
+pub use keeping::Decided;
 pub use messages::{ContributeMessage, CoordinatorMessage, DataEvent, Inspection};
 pub use reduce::PUBLISH_WINDOW_CHUNKS;
 pub use shards::{OwnPart, ShardState};
@@ -258,6 +260,9 @@ impl CoordinatorState {
         };
         self.states.install(&publication, self.model_parameters, &values, states);
         self.record_applied(&plan, &outcome, &members, &values, drained);
+        let optimizer = self.contributed.as_ref().and_then(|own| own.donation.as_ref()).filter(|_| plan.contributes());
+        let decided = Decided { outcome: &outcome, members: &members, values: &values, parameters: self.model_parameters, optimizer };
+        decided.keep_sharded(&self.context, &self.states);
         let own = self.contributed.take().filter(|_| plan.contributes() && outcome.terms.carries_parameters());
         self.carry(&plan, coding.as_ref(), own.as_ref(), &owed, &values);
         let distance = own.map(|own| disagreement(&own, &values, self.parameters));
@@ -347,6 +352,7 @@ fn settings(context: &NodeContext) -> Settings {
         replicas: node.replicas,
         keeps_state: node.algorithm.outer.is_some_and(|outer| outer.sharded),
         orders_by_rate: node.algorithm.orders_by_rate(),
+        restores: context.store.restored().map(|restored| restored.origin()),
         copies_buffers: (node.joiner_buffers == JoinerBuffers::Copy).then_some(node.algorithm.buffers),
         quorum: node.quorum,
         on_momentum_loss: node.on_momentum_loss,

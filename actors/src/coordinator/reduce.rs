@@ -2,6 +2,7 @@
 //! chunk, so that receiving, arithmetic and sending overlap and memory stays within a window of chunks.
 
 use super::encoding::{Coding, Encoder, Sum, Update};
+use super::keeping::restore;
 use super::messages::DataEvent;
 use super::shards::{OwnPart, ShardState};
 use super::transfer::open;
@@ -105,7 +106,7 @@ pub async fn run(reduction: Reduction) -> Result<OwnPart, DataEvent> {
     let publication = publication.wait_for(Option::is_some).await.ok().and_then(|publication| publication.clone());
     let Some(publication) = publication else { return Err(DataEvent::Broken(plan.me)) };
     let parameter_outlets = parameter_outlets(&context, &plan, &publication, coding.as_ref());
-    let slow = plan.terms.kind == RoundKind::Slow;
+    let slow = plan.makes_momentum();
     let holders = publication.moves_from(plan.me).filter(|_| slow).map(|moved| (moved.to, Some(moved.shards.iter().copied().collect())));
     let momentum_outlets = publish_to(&context, plan.place, &Bulk::State, holders);
     let mut sources = Sources::new(&context, &plan, coding.as_ref(), sources);
@@ -113,6 +114,12 @@ pub async fn run(reduction: Reduction) -> Result<OwnPart, DataEvent> {
     let mut part = OwnPart { weight, ..OwnPart::default() };
     for (shard, state) in states {
         let mut momentum = Assembled::default();
+        if work.plan.restores {
+            momentum = restore(&work.context, &work.plan, shard, work.parameters).await?;
+            for (_, chunk) in momentum.pieces() {
+                send(&work.momentum_outlets, shard, chunk, None).await;
+            }
+        }
         for range in chunks(work.plan.layout.range(shard)) {
             let mut chunk = work.context.pool.take(range.len());
             sources.sum(work.coding.as_ref(), &range, &mut chunk).await?;

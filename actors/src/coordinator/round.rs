@@ -56,7 +56,7 @@ pub struct Contributed {
     pub weight: f64,
     /// The values.
     pub frozen: Frozen,
-    /// The base optimizer's buffers for whoever joins.
+    /// The base optimizer's buffers, for whoever joins and for a checkpoint.
     pub donation: Option<Frozen>,
     /// Who encodes it, once an encoded round is under way.
     pub encoder: Option<Arc<Encoder>>,

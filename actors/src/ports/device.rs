@@ -30,6 +30,16 @@ pub trait Tensors {
     /// A tensor's values cannot be reached; tensors before it were changed.
     fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError>;
 
+    /// Names and dimensions, in registration order: for those who read a checkpoint. One dimension unless the lender knows better.
+    ///
+    /// # Errors
+    /// A tensor's values cannot be reached.
+    fn shapes(&self) -> Result<Vec<(String, Vec<usize>)>, TensorError> {
+        let mut shapes = Vec::new();
+        self.read(&mut |name, values| shapes.push((name.to_owned(), vec![values.len()])))?;
+        Ok(shapes)
+    }
+
     /// Where the values are on a GPU; `None` (the default) in main memory. [`Tensors::read`] and [`Tensors::write`] then go by way of a
     /// copy.
     fn on_gpu(&self) -> Option<&dyn OnGpu> {

@@ -4,4 +4,5 @@ pub mod clock;
 pub mod device;
 pub mod discovery;
 pub mod recorder;
+pub mod store;
 pub mod transport;

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 /// Messages to a worker.
 pub enum WorkerMessage {
     /// Take part in an exchange.
-    Exchange(ExchangeRequest),
+    Exchange(Box<ExchangeRequest>),
     /// The training thread has mixed a gossip's correction into its model, or could not.
     Mixed {
         /// The inner step.
@@ -42,8 +42,10 @@ pub struct ExchangeRequest {
     pub model: ModelSize,
     /// The frozen contribution; brought by worker 0 only, whose values stand for the node. Overlapped gossip needs none.
     pub frozen: Option<Frozen>,
-    /// The base optimizer's buffers for whoever joins with the round; brought by worker 0 only.
+    /// The base optimizer's buffers, for whoever joins with the round and for a checkpoint; brought by worker 0 only.
     pub donation: Option<Frozen>,
+    /// The slow momentum of the whole model that a founding goes on from (`sharded = false`); brought by worker 0 only.
+    pub momentum: Option<Frozen>,
     /// Which samples were left when the round began; brought by worker 0 only.
     pub samples: Option<Progress>,
     /// What it was made from, where that is recorded.

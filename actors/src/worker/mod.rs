@@ -32,8 +32,9 @@ impl Actor for WorkerActor {
     async fn handle(&self, _: ActorRef<Self::Msg>, message: WorkerMessage, state: &mut WorkerState) -> Result<(), ActorProcessingErr> {
         let WorkerState { index: worker, context } = state;
         let message = match message {
-            WorkerMessage::Exchange(ExchangeRequest { request, model, frozen, donation, samples, basis, reply }) => {
-                AggregatorMessage::Arrive(Arrival { worker: *worker, request, model, frozen, donation, samples, basis, reply })
+            WorkerMessage::Exchange(asked) => {
+                let ExchangeRequest { request, model, frozen, donation, momentum, samples, basis, reply } = *asked;
+                AggregatorMessage::Arrive(Arrival { worker: *worker, request, model, frozen, donation, momentum, samples, basis, reply })
             }
             WorkerMessage::Mixed { step, before, withheld } => {
                 context.actors.tell_gossip_peer(GossipPeerMessage::Moved { step, before, withheld });

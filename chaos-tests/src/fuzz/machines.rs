@@ -58,6 +58,7 @@ pub fn coordinator(data: &[u8]) -> bool {
         identity: identity(),
         replicas: 1,
         keeps_state: true,
+        restores: None,
         copies_buffers: None,
         orders_by_rate: true,
         quorum: Quorum::Majority,

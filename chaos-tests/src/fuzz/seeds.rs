@@ -6,7 +6,7 @@ use slowmo::admin::{Answer, LastRound, MemberReport, Report, Request};
 use slowmo::config::keys::KEYS;
 use slowmo::transport::quic::{CLUSTER_KEY_BYTES, ClusterKey, Identity};
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{Outcome, Proposal};
+use slowmo_protocol::coordinator::{Origin, Outcome, Proposal};
 use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, NodeId, Round};
 use slowmo_protocol::wire::{
     Content, Contributed, Datagram, Frame, Header, Life, LifeState, LifeUpdate, Message, RefusalReason, SwimMessage, SwimPacket,
@@ -60,6 +60,7 @@ fn outcome(participants: &[u64]) -> Outcome {
         momentum_lost: 0,
         samples: None,
         order: Vec::new(),
+        origin: Origin::default(),
     }
 }
 
@@ -213,6 +214,7 @@ pub(super) fn admin() -> Seeds {
         disagreement: Some(0.25),
         loss: None,
         gossip: None,
+        checkpoints: None,
         waiting_for: None,
         events: Vec::new(),
     };

@@ -5,7 +5,7 @@ use slowmo::transport::memory::MemoryHub;
 use slowmo::{Config, Network, Runtime};
 use slowmo_actors::ports::transport::{SendError, Transport, TransportEvent};
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{Outcome, Proposal, RoundKind, Terms};
+use slowmo_protocol::coordinator::{Origin, Outcome, Proposal, RoundKind, Terms};
 use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::view::{Member, View};
@@ -64,6 +64,7 @@ fn forged() -> Outcome {
         momentum_lost: 0,
         samples: None,
         order: vec![],
+        origin: Origin::default(),
     }
 }
 

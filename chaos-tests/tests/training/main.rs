@@ -17,6 +17,7 @@ mod lost_peers;
 mod mixed_schedules;
 mod overlapped;
 mod phases;
+mod resuming;
 mod rounds;
 mod special_cases;
 mod support;

@@ -2,6 +2,7 @@
 
 mod bench;
 mod chaos;
+mod checkpoint;
 mod demo;
 mod job;
 mod keygen;
@@ -45,6 +46,9 @@ pub enum Command {
     /// Put a training binary through faults: kills, pauses, cuts, slow links; a report with every invariant's verdict.
     #[command(subcommand)]
     Chaos(chaos::Chaos),
+    /// Look at checkpoints: what there is, whether it is whole, and as one file for other frameworks.
+    #[command(subcommand)]
+    Checkpoint(checkpoint::CheckpointCommand),
     /// Check the arithmetic of this machine's CPU or GPUs, and the GPUs' rates.
     Selftest(selftest::Selftest),
     /// Measure rounds, gossip and steps against the limits of this machine, taken in the same run.
@@ -85,6 +89,7 @@ impl Command {
             Self::Kill(kill) => kill.run(*console),
             Self::Status(status) => status.run(*console),
             Self::Chaos(chaos) => chaos.run(*console),
+            Self::Checkpoint(checkpoint) => checkpoint.run(*console),
             Self::Selftest(selftest) => selftest.run(*console),
             Self::Bench(bench) => bench.run(*console),
             Self::StartNode { command } => Err(become_node(&command).into()),

@@ -69,6 +69,10 @@ impl Tensors for Slices<'_> {
         Ok(())
     }
 
+    fn shapes(&self) -> Result<Vec<(String, Vec<usize>)>, TensorError> {
+        Ok(self.slices.iter().map(|(name, slice)| (name.clone(), vec![slice.len()])).collect())
+    }
+
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
         self.first_stream().map(|_| self as &dyn OnGpu)
     }

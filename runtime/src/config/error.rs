@@ -122,6 +122,14 @@ pub enum ConfigError {
         /// The key's value, in milliseconds.
         idle_timeout_ms: u64,
     },
+    /// Checkpoints that have nowhere to go.
+    #[error("checkpoint_every needs checkpoints: name a folder that all nodes reach")]
+    NoCheckpointFolder,
+    /// There is no moment at which the nodes' parameters and slow momentum are the same.
+    #[error(
+        "checkpoint_every needs rounds after which all nodes hold the same: an outer optimizer, local_sgd or average_every; with sharded = false a tau that is a multiple of frequency, or SGP without no_average"
+    )]
+    NothingToKeep,
     /// The algorithm's own checks.
     #[error(transparent)]
     Algorithm(#[from] AlgorithmError),

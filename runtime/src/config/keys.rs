@@ -336,6 +336,31 @@ pub static KEYS: &[Key] = &[
         false,
         "folder in which each start of this node writes down what it does, as ID-INCARNATION.jsonl, one JSON object a line"
     ),
+    key!(checkpoints, word: "none", "", PATH, false, "folder of the checkpoints, which all nodes reach: a shared disk"),
+    key!(
+        checkpoint_every,
+        word: "off",
+        "outer rounds",
+        Allowed::WholeOr("off"),
+        true,
+        "a checkpoint after every so many outer rounds; without an outer optimizer after every so many exact averages"
+    ),
+    key!(
+        checkpoint_keep_last,
+        "3",
+        "checkpoints",
+        Allowed::Whole(1, 1_000_000),
+        false,
+        "whole checkpoints that are kept; older ones are removed"
+    ),
+    key!(
+        resume,
+        "newest",
+        "",
+        Allowed::Form("newest, none, or the name of a checkpoint, as slowmo checkpoint inspect shows it"),
+        false,
+        "what a founding goes on from: the newest whole checkpoint (the parameters as they come where there is none), nothing, or that one"
+    ),
     key!(
         drain_on_sigterm,
         "true",

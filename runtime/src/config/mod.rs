@@ -19,10 +19,11 @@ pub use error::{ConfigError, Origin};
 pub use slowmo_protocol::algorithm::{LatePeers, TopologyName, WireType};
 pub use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
 pub use sources::{CONFIG_FILE_BYTES_MAX, RESERVED_VARIABLES, user_arguments};
-pub use values::{BaseName, Congestion, DeviceName, OuterName, PEERS_MAX};
+pub use values::{BaseName, Congestion, DeviceName, OuterName, PEERS_MAX, Resume};
 
 use keys::{KEYS, Key};
 use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy, Gossip, Outer, OuterOptimizer};
+use slowmo_protocol::checkpoint;
 use slowmo_protocol::ident::Lineage;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -128,6 +129,14 @@ pub struct Config {
     pub trace: Option<PathBuf>,
     /// SIGTERM drains this node.
     pub drain_on_sigterm: bool,
+    /// Folder of the checkpoints.
+    pub checkpoints: Option<PathBuf>,
+    /// Outer rounds from one checkpoint to the next.
+    pub checkpoint_every: Option<u64>,
+    /// Whole checkpoints that are kept.
+    pub checkpoint_keep_last: usize,
+    /// What a founding goes on from.
+    pub resume: Resume,
     /// How long a peer is tried before it is given up, in milliseconds.
     pub connect_timeout_ms: u64,
     /// How long a round may take, in milliseconds.
@@ -212,6 +221,10 @@ impl Default for Config {
             suspect_ms: 1_000,
             admin: None,
             trace: None,
+            checkpoints: None,
+            checkpoint_every: None,
+            checkpoint_keep_last: 3,
+            resume: Resume::Newest,
             drain_on_sigterm: true,
             connect_timeout_ms: 30_000,
             round_timeout_ms: 300_000,
@@ -266,16 +279,25 @@ impl Config {
     /// # Errors
     /// The first value or combination that is refused.
     pub fn check(&self) -> Result<(), ConfigError> {
-        self.algorithm()?;
+        let algorithm = self.algorithm()?;
         for key in KEYS {
             key.set(&mut self.clone(), &key.text(self), &Origin::Program)?;
         }
         self.check_credentials()?;
+        self.check_checkpoints(&algorithm)?;
         if self.keep_alive_ms >= self.idle_timeout_ms {
             let Self { keep_alive_ms, idle_timeout_ms, .. } = *self;
             return Err(ConfigError::KeepAliveTooLong { keep_alive_ms, idle_timeout_ms });
         }
         Ok(())
+    }
+
+    fn check_checkpoints(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {
+        match (self.checkpoint_every, &self.checkpoints, checkpoint::period(algorithm)) {
+            (Some(_), None, _) => Err(ConfigError::NoCheckpointFolder),
+            (Some(_), Some(_), None) => Err(ConfigError::NothingToKeep),
+            _ => Ok(()),
+        }
     }
 
     /// Whether `min_nodes` of this node and its peers may meet and found a cluster while others of them found another.
@@ -309,6 +331,11 @@ impl Config {
         let algorithm = Algorithm { base, outer, average_every, buffers, round_wire };
         algorithm.check()?;
         Ok(algorithm)
+    }
+
+    /// The outer optimizer's word.
+    pub(crate) fn outer_name(&self) -> String {
+        values::Value::show(&self.outer)
     }
 
     fn gossip(&self) -> Gossip {

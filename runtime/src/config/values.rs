@@ -1,5 +1,6 @@
 //! The types of configuration values, from text and back to their canonical text. Pure.
 
+use crate::checkpoints::Name;
 use crate::transport::quic::ClusterKey;
 use slowmo_protocol::algorithm::{BufferStrategy, LatePeers, TopologyName, WireType};
 use slowmo_protocol::ident::Lineage;
@@ -96,6 +97,35 @@ words!(
         Cuda = "cuda",
     }
 );
+/// What a founding goes on from (key `resume`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Resume {
+    /// The newest whole checkpoint, if there is one.
+    #[default]
+    Newest,
+    /// Nothing.
+    None,
+    /// The checkpoint of this name.
+    Named(Name),
+}
+
+impl Value for Resume {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "newest" => Some(Self::Newest),
+            "none" => Some(Self::None),
+            name => Name::parse(name).map(Self::Named),
+        }
+    }
+    fn show(&self) -> String {
+        match self {
+            Self::Newest => "newest".to_owned(),
+            Self::None => "none".to_owned(),
+            Self::Named(name) => name.to_string(),
+        }
+    }
+}
+
 words!(@value LatePeers { Wait = "wait", Skip = "skip" });
 words!(@value WireType { Float32 = "f32", BFloat16 = "bf16", Int8 = "int8" });
 words!(@value TopologyName {

@@ -1,9 +1,9 @@
 //! The async handle: the same operations and errors as [`crate::Worker`], for training loops that run on an executor.
 
-use super::report::{Buffers, StepReport, Synchronized};
+use super::report::{Buffers, ResumedFrom, StepReport, Synchronized};
 use super::session::Session;
 use crate::ElasticSampler;
-use crate::error::{GradientError, LeaveError, StepError, SynchronizeError};
+use crate::error::{GradientError, LeaveError, StepError, SynchronizeError, WorkerError};
 use slowmo_actors::ExchangeError;
 use slowmo_actors::ports::device::Tensors;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -115,6 +115,20 @@ impl AsyncWorker {
         }
     }
 
+    /// See [`crate::Worker::resumed`].
+    #[must_use]
+    pub fn resumed(&self) -> Option<ResumedFrom> {
+        self.session.as_ref().and_then(Session::resumed)
+    }
+
+    /// See [`crate::Worker::set_cursor`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_cursor(&self, cursor: impl Into<String>) -> Result<(), WorkerError> {
+        self.session.as_ref().map_or(Ok(()), |session| session.set_cursor(cursor.into()))
+    }
+
     /// See [`crate::Worker::leave`].
     ///
     /// # Errors
@@ -122,6 +136,7 @@ impl AsyncWorker {
     pub async fn leave(mut self) -> Result<(), LeaveError> {
         let session = self.session.take().ok_or(LeaveError::Stopped)?;
         session.begin_leave().await.map_err(|_| LeaveError::Stopped)?;
+        session.node.flush_checkpoints().await;
         session.node.left();
         session.node.close_async().await;
         Ok(())

@@ -6,13 +6,14 @@ mod report;
 mod session;
 
 pub use asynchronous::AsyncWorker;
-pub use report::{Buffers, StepReport, Synchronized};
+pub use report::{Buffers, ResumedFrom, StepReport, Synchronized};
 pub(crate) use session::Session;
 
 use crate::ElasticSampler;
-use crate::error::{GradientError, LeaveError, StepError, SynchronizeError};
+use crate::error::{GradientError, LeaveError, StepError, SynchronizeError, WorkerError};
 pub(crate) use block::block_on;
 use slowmo_actors::ports::device::Tensors;
+use slowmo_actors::ports::store::Store;
 
 /// One device's handle, used from its training thread with blocking calls. Dropping it without [`Worker::leave`] tells the
 /// node's other workers that this one is gone.
@@ -127,7 +128,23 @@ impl Worker {
         }
     }
 
-    /// Leaves in order: what this node sent has arrived when it returns. Waits for the node's other workers, and a few seconds
+    /// The checkpoint that the founding of this training goes on from, if it does (keys `checkpoints` and `resume`). A node that joins goes
+    /// on from the others instead.
+    #[must_use]
+    pub fn resumed(&self) -> Option<ResumedFrom> {
+        self.session.as_ref().and_then(Session::resumed)
+    }
+
+    /// A word of the training code's own (a place in its data, a random state) that goes with this node's part of every later checkpoint;
+    /// [`Worker::resumed`] gives it back.
+    ///
+    /// # Errors
+    /// It is too long; the one before stays.
+    pub fn set_cursor(&self, cursor: impl Into<String>) -> Result<(), WorkerError> {
+        self.session.as_ref().map_or(Ok(()), |session| session.set_cursor(cursor.into()))
+    }
+
+    /// Leaves in order: what this node sent has arrived, and its part of the last checkpoint is written, when it returns. Waits for the node's other workers, and a few seconds
     /// for other nodes that still train.
     ///
     /// # Errors
@@ -135,6 +152,7 @@ impl Worker {
     pub fn leave(mut self) -> Result<(), LeaveError> {
         let session = self.session.take().ok_or(LeaveError::Stopped)?;
         block_on(session.begin_leave()).map_err(|_| LeaveError::Stopped)?;
+        session.node.checkpoints().flush();
         session.node.left();
         session.node.close();
         Ok(())

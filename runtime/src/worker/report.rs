@@ -20,6 +20,21 @@ pub struct Synchronized {
     pub step: u64,
 }
 
+/// The checkpoint that the training goes on from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResumedFrom {
+    /// Its folder.
+    pub path: std::path::PathBuf,
+    /// The inner step that followed it.
+    pub step: u64,
+    /// Rounds that were decided up to it since the very start.
+    pub rounds: u64,
+    /// How often the training was resumed, this time included.
+    pub run: u32,
+    /// The words that training code added to it ([`crate::Worker::set_cursor`]), by node.
+    pub cursors: Vec<(u64, String)>,
+}
+
 /// What one `step` did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {

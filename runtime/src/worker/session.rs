@@ -3,6 +3,7 @@
 
 mod buffers;
 mod recording;
+mod resuming;
 
 use super::report::{Buffers, StepReport, Synchronized};
 use crate::error::{GradientError, StepError, SynchronizeError};
@@ -47,6 +48,17 @@ pub struct Session {
     broken: bool,
 }
 
+/// What a worker lends to an exchange.
+#[derive(Default)]
+struct Lent {
+    /// The contribution.
+    frozen: Option<Frozen>,
+    /// The base optimizer's buffers.
+    donation: Option<Frozen>,
+    /// The whole slow momentum that a founding goes on from.
+    momentum: Option<Frozen>,
+}
+
 /// An exchange that a step waits for.
 pub struct Pending {
     /// The answer.
@@ -74,9 +86,12 @@ impl Session {
         }
         let sizes = self.sizes_of(parameters, buffers)?;
         let total = sizes.parameters + sizes.model + sizes.optimizer;
-        let frozen = self.freeze(parameters, buffers, sizes, total)?;
+        let mut frozen = self.freeze(parameters, buffers, sizes, total)?;
+        self.describe(parameters, buffers)?;
+        let momentum = self.resume(sizes, &mut frozen)?;
         let request = Request { step: self.step, task: Task::Found, gamma: 0.0, elements: total as u64 };
-        Ok(self.ask(request, sizes.model(), Some(frozen), None))
+        let lent = Lent { frozen: Some(frozen), momentum, ..Lent::default() };
+        Ok(self.ask(request, sizes.model(), lent))
     }
 
     /// Writes the founding parameters.
@@ -94,6 +109,7 @@ impl Session {
         self.device().write_back(&exchanged.values, 0, 1.0, parameters).map_err(SynchronizeError::NotWritten)?;
         self.device().write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model).map_err(SynchronizeError::NotWritten)?;
         self.begin_optimizer(&exchanged, sizes, buffers).map_err(SynchronizeError::NotWritten)?;
+        self.restore_optimizer(&exchanged, buffers)?;
         self.broken = false;
         self.sizes = Some(sizes);
         self.go_to(exchanged.next_step);
@@ -131,7 +147,8 @@ impl Session {
         let frozen = if self.is_overlapped(due) { None } else { Some(freeze(self)?) };
         let donation = self.donation(due, sizes, buffers)?;
         let request = Request { step: self.step, task: Task::Due(due), gamma, elements: total as u64 };
-        Ok(Ok(Pending { answer: self.ask(request, sizes.model(), frozen, donation), due }))
+        let lent = Lent { frozen, donation, momentum: None };
+        Ok(Ok(Pending { answer: self.ask(request, sizes.model(), lent), due }))
     }
 
     /// Writes the result of a step's exchange.
@@ -239,7 +256,8 @@ impl Session {
         self.device().copy(gradients, buffer.values_mut())?;
         let request = Request { step: self.step, task: Task::Gradients, gamma: 0.0, elements: total as u64 };
         let model = ModelSize { parameters: total as u64, ..sizes.model() };
-        Ok(Some(self.ask(request, model, Some(buffer.freeze()), None)))
+        let lent = Lent { frozen: Some(buffer.freeze()), ..Lent::default() };
+        Ok(Some(self.ask(request, model, lent)))
     }
 
     /// Writes the mean over all nodes.
@@ -273,15 +291,16 @@ impl Session {
         self.node.tell_worker(self.index, WorkerMessage::Gone);
     }
 
-    fn ask(&mut self, request: Request, model: ModelSize, frozen: Option<Frozen>, donation: Option<Frozen>) -> Answer {
+    fn ask(&mut self, request: Request, model: ModelSize, lent: Lent) -> Answer {
+        let Lent { frozen, donation, momentum } = lent;
         self.waiting = true;
         let (reply, answer) = oneshot::channel();
         // Worker 0's values stand for the node: the workers of a node hold the same parameters.
         let frozen = frozen.filter(|_| self.index == 0);
         let samples = self.sampler.as_ref().filter(|_| self.index == 0).map(Follower::progress);
         let basis = self.basis();
-        let exchange = ExchangeRequest { request, model, frozen, donation, samples, basis, reply };
-        self.node.tell_worker(self.index, WorkerMessage::Exchange(exchange));
+        let exchange = ExchangeRequest { request, model, frozen, donation, momentum, samples, basis, reply };
+        self.node.tell_worker(self.index, WorkerMessage::Exchange(Box::new(exchange)));
         answer
     }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::panic)]
 
 use super::*;
+use crate::coordinator::Origin;
 use crate::ident::Lineage;
 use crate::view::tests::view;
 
@@ -32,6 +33,7 @@ fn outcome(round: Round, terms: Terms) -> Outcome {
         momentum_lost: 0,
         samples: None,
         order: Vec::new(),
+        origin: Origin::default(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the coordinator is told, what it asks for, and what it needs to know at its start.
 
 use super::error::RoundError;
-use super::outcome::{Outcome, Terms};
+use super::outcome::{Origin, Outcome, Terms};
 use super::plan::{Attempt, Plan, Publication};
 use crate::algorithm::BufferStrategy;
 use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
@@ -155,6 +155,8 @@ pub struct Settings {
     pub replicas: usize,
     /// Whether the outer optimizer keeps anchor and momentum in shards.
     pub keeps_state: bool,
+    /// What a founding goes on from, if it does: owners read the slow momentum of their shards and hand it to the other holders.
+    pub restores: Option<Origin>,
     /// Whether a joiner gets a copy of a member's buffers of the base optimizer, and what rounds do to those.
     pub copies_buffers: Option<BufferStrategy>,
     /// Whether the gossip graph stands on an order of the members by measured rates.

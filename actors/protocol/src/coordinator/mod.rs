@@ -110,7 +110,7 @@ pub use machine::{
     ATTEMPT_WAIT_MAX, AWAY_WAIT, Coordinator, EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX,
     FOLLOW_WAIT, PAIRS_REPORTED_MAX, REPORTS_TO_PART, STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
 };
-pub use outcome::{Outcome, Proposal, RoundKind, Terms};
+pub use outcome::{Origin, Outcome, Proposal, RoundKind, Terms};
 pub use plan::{Attempt, Donation, Holders, Move, Plan, Publication, Published, losses};
 
 #[cfg(test)]

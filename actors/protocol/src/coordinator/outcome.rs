@@ -87,6 +87,17 @@ impl Terms {
     }
 }
 
+/// Where a model history comes from: a checkpoint of an earlier one, or nothing. Decided by its founding, and the same ever after.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Origin {
+    /// How often the training was resumed.
+    pub run: u32,
+    /// Rounds that were decided before this history's first.
+    pub rounds: u64,
+    /// Shards whose momentum restarted at zero before it.
+    pub momentum_lost: u64,
+}
+
 /// The one decided result of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Outcome {
@@ -113,16 +124,18 @@ pub struct Outcome {
     /// the empty one, stands for ascending ids.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
     pub order: Vec<NodeId>,
+    /// Where the history comes from.
+    pub origin: Origin,
 }
 
 impl Outcome {
     /// Whether the two differ in the history that they go on with at most: who holds the data of one holds those of the other.
     #[must_use]
     pub fn has_the_data_of(&self, other: &Self) -> bool {
-        let Self { lineage: _, round, terms, contributors, view, absent, momentum_lost, samples, order } = self;
+        let Self { lineage: _, round, terms, contributors, view, absent, momentum_lost, samples, order, origin } = self;
         (*round, *terms, *momentum_lost) == (other.round, other.terms, other.momentum_lost)
             && (contributors, view, absent) == (&other.contributors, &other.view, &other.absent)
-            && (samples, order) == (&other.samples, &other.order)
+            && (samples, order, origin) == (&other.samples, &other.order, &other.origin)
     }
 }
 

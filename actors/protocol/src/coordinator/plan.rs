@@ -47,6 +47,8 @@ pub struct Plan {
     pub contributors: Vec<NodeId>,
     /// The members that take part, ascending.
     pub participants: Vec<NodeId>,
+    /// A founding whose owners bring the slow momentum of a checkpoint.
+    pub restores: bool,
     /// How the contribution is cut.
     pub layout: Layout,
     /// Who averages each shard: its first holder that takes part, or any participant where none does.
@@ -67,7 +69,20 @@ impl Plan {
         let owner = |shard: ShardId| first_of(map.holders(shard), &participants).unwrap_or_else(|| stand_in(shard, &participants, me));
         let owners = layout.shards().map(owner).collect();
         let attempt = Attempt { round: place.round, ballot: place.ballot, lineage: place.lineage };
-        Self { me, attempt, place, terms, contributors, participants, layout, owners }
+        Self { me, attempt, place, terms, contributors, participants, restores: false, layout, owners }
+    }
+
+    /// The same for a node that goes on from a checkpoint: its founding brings the slow momentum too.
+    #[must_use]
+    pub fn restoring(mut self, restores: bool) -> Self {
+        self.restores = restores && self.terms.kind == RoundKind::Found;
+        self
+    }
+
+    /// Whether the owners make new momentum, which every other holder is sent.
+    #[must_use]
+    pub fn makes_momentum(&self) -> bool {
+        self.terms.kind == RoundKind::Slow || self.restores
     }
 
     /// Whether this node's contribution is averaged.
@@ -124,7 +139,7 @@ pub struct Publication {
     pub attempt: Attempt,
     /// Who gets the new values of every shard, ascending: the participants and all members of the next view.
     pub receivers: Vec<NodeId>,
-    /// State on its way to other holders, one entry a pair of nodes. After a slow step the new momentum (the anchor is the new
+    /// State on its way to other holders, one entry a pair of nodes. After a slow step, or a founding that restores, the new momentum (the anchor is the new
     /// parameters); in other rounds anchor and momentum, where the next view has new holders.
     pub moves: Vec<Move>,
     /// Whether moves carry the anchor too, before the momentum of each shard.
@@ -204,16 +219,17 @@ impl Publication {
     fn hold(&mut self, plan: &Plan, Holders { layout, before, after, absent }: Holders<'_>) {
         self.state_layout = layout;
         self.holds = after.held_by(plan.me).collect();
-        if plan.terms.kind == RoundKind::Found {
+        if plan.terms.kind == RoundKind::Found && !plan.restores {
             return;
         }
         let mut moves: BTreeMap<(NodeId, NodeId), Vec<ShardId>> = BTreeMap::new();
         for shard in layout.shards() {
             let source = first_of(before.holders(shard), &plan.participants).filter(|_| !absent.contains(&shard));
-            if source.is_none() {
+            // What is restored is lost by nobody.
+            if source.is_none() && !plan.restores {
                 self.lost.push(shard);
             }
-            let slow = plan.terms.kind == RoundKind::Slow;
+            let slow = plan.makes_momentum();
             // After a slow step every holder needs the new momentum, also where it starts again at zero.
             let from = if slow { plan.owners.get(shard.0 as usize).copied() } else { source };
             let has = |node: &NodeId| before.holders(shard).contains(node) && plan.participants.contains(node);

@@ -6,6 +6,7 @@ mod network;
 mod node;
 mod oracle;
 mod order;
+mod restoring;
 mod storm;
 mod streams;
 mod trace;

@@ -6,8 +6,10 @@ use std::collections::BTreeSet;
 pub const SETTINGS_BYTES_MAX: usize = 4096;
 /// Bytes of one shown value.
 const VALUE_BYTES_MAX: usize = 200;
-/// Says when a founding is complete: of no interest to a node that comes to a running cluster.
-const FOUNDING_KEY: &str = "min_nodes";
+/// The checkpoint that a founding goes on from. A node that never founds has no such line, and agrees with all.
+pub const RESUME_KEY: &str = "resume";
+/// Say when a founding is complete and where it begins: of no interest to a node that comes to a running cluster.
+const FOUNDING_KEYS: [&str; 2] = ["min_nodes", RESUME_KEY];
 /// Shown where one side does not have a key.
 const ABSENT: &str = "(not set)";
 
@@ -36,13 +38,14 @@ pub fn differing_settings(ours: &str, theirs: &str) -> Vec<Difference> {
     let theirs = lines(theirs);
     let mut seen = BTreeSet::new();
     let keys = ours.iter().chain(&theirs).map(|(key, _)| *key).filter(|key| seen.insert(*key));
-    keys.filter_map(|key| difference(key, value(&ours, key), value(&theirs, key))).collect()
+    let founds = |key: &&str| *key != RESUME_KEY || (value(&ours, key).is_some() && value(&theirs, key).is_some());
+    keys.filter(founds).filter_map(|key| difference(key, value(&ours, key), value(&theirs, key))).collect()
 }
 
 /// The same for a node that comes to a running cluster: what concerns foundings only may differ.
 pub(super) fn differing_from_cluster(joiner: &str, cluster: &str) -> Vec<Difference> {
     let mut differences = differing_settings(joiner, cluster);
-    differences.retain(|difference| difference.key != FOUNDING_KEY);
+    differences.retain(|difference| !FOUNDING_KEYS.contains(&difference.key.as_str()));
     differences
 }
 
@@ -85,6 +88,13 @@ mod tests {
         assert_eq!(differing_from_cluster("min_nodes = 1\ntau = 48", "tau = 48\nmin_nodes = 3"), []);
         let differences = differing_from_cluster("min_nodes = 1\ntau = 48", "tau = 12\nmin_nodes = 3");
         assert_eq!(differences.iter().map(Difference::to_string).collect::<Vec<_>>(), ["tau is 48 here, 12 there"]);
+    }
+
+    #[test]
+    fn founding_nodes_go_on_from_the_same_checkpoint_and_joiners_from_none() {
+        assert_eq!(shown("tau = 48\nresume = a", "tau = 48\nresume = b"), ["resume is a here, b there"]);
+        assert_eq!(shown("tau = 48\nresume = a", "tau = 48"), Vec::<String>::new());
+        assert_eq!(differing_from_cluster("tau = 48\nresume = a", "tau = 48\nresume = b"), []);
     }
 
     #[test]

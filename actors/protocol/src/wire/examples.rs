@@ -4,7 +4,7 @@
 use super::datagram::tests::{messages as swim_messages, packet};
 use super::*;
 use crate::algorithm::WireType;
-use crate::coordinator::{Outcome, Proposal, RoundKind, Terms};
+use crate::coordinator::{Origin, Outcome, Proposal, RoundKind, Terms};
 use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
 use crate::model::ModelSize;
 use crate::sampler::{DecidedRound, Progress, Settings};
@@ -80,12 +80,16 @@ pub(super) fn progress() -> Progress {
 pub(super) fn outcome(kind: RoundKind) -> Outcome {
     let (lineage, contributors) = (header().lineage, vec![NodeId(5), NodeId(9)]);
     let (absent, samples, order) = (vec![ShardId(3), ShardId(511)], Some(progress()), vec![NodeId(9), NodeId(5)]);
-    Outcome { lineage, round: Round(42), terms: terms(kind), contributors, view: view(), absent, momentum_lost: 6, samples, order }
+    let origin = Origin { run: 2, rounds: 40, momentum_lost: 1 };
+    Outcome { lineage, round: Round(42), terms: terms(kind), contributors, view: view(), absent, momentum_lost: 6, samples, order, origin }
 }
+
+/// Of two resumptions, after 40 rounds and a lost shard.
+const ORIGIN: &str = "0200000028000000000000000100000000000000";
 
 fn outcome_bytes(kind: &str) -> String {
     let absent = "020000000000000003000000ff010000";
-    format!("{LINEAGE}2a00000000000000{kind}{TERMS}{BOTH}{VIEW}{absent}060000000000000001{PROGRESS}{TURNED}")
+    format!("{LINEAGE}2a00000000000000{kind}{TERMS}{BOTH}{VIEW}{absent}060000000000000001{PROGRESS}{TURNED}{ORIGIN}")
 }
 
 pub(super) fn proposal(kind: RoundKind) -> Proposal {

@@ -30,6 +30,9 @@ impl<T: Tensors + ?Sized> Tensors for &mut T {
     fn elements(&self) -> Result<usize, TensorError> {
         (**self).elements()
     }
+    fn shapes(&self) -> Result<Vec<(String, Vec<usize>)>, TensorError> {
+        (**self).shapes()
+    }
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
         (**self).on_gpu()
     }

@@ -65,6 +65,7 @@ impl Node {
             identity,
             replicas: 1,
             keeps_state: true,
+            restores: None,
             copies_buffers: None,
             orders_by_rate: false,
             quorum: if survivors { Quorum::Survivors } else { Quorum::Majority },

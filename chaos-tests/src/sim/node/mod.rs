@@ -135,6 +135,7 @@ fn rounds_settings(identity: Identity, config: &Config) -> coordinator::Settings
         identity,
         replicas: config.replicas,
         keeps_state: config.algorithm.outer.is_some_and(|outer| outer.sharded),
+        restores: None,
         copies_buffers: (config.buffers > 0).then_some(config.algorithm.buffers),
         orders_by_rate: config.algorithm.orders_by_rate(),
         quorum: config.quorum,

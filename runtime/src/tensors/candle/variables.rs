@@ -73,6 +73,10 @@ impl Tensors for CandleVariables {
         self.list.iter().try_for_each(|(name, variable)| write(name, variable, visit))
     }
 
+    fn shapes(&self) -> Result<Vec<(String, Vec<usize>)>, TensorError> {
+        Ok(self.list.iter().map(|(name, variable)| (name.clone(), variable.dims().to_vec())).collect())
+    }
+
     #[cfg(feature = "candle-cuda")]
     fn on_gpu(&self) -> Option<&dyn slowmo_actors::ports::device::OnGpu> {
         self.list.iter().all(|(_, variable)| variable.device().is_cuda()).then_some(self as _)

@@ -62,15 +62,16 @@ impl Session {
         self.node.settings().joiner_buffers == JoinerBuffers::Copy
     }
 
-    /// A copy of the base optimizer's buffers for whoever joins with this round. Who that is, and whether this node is the one
+    /// A copy of the base optimizer's buffers for whoever joins with this round, and for a checkpoint. Who joins, and whether this node is the one
     /// that lends them, is known only when the training thread has them for itself again.
     pub(super) fn donation(&self, due: Due, sizes: Sizes, buffers: &Buffers<'_>) -> Result<Option<Frozen>, TensorError> {
         let round = matches!(due.exchange, Exchange::Average | Exchange::SlowRound);
         let own = self.node.settings().algorithm.buffers.leaves_own(due.takes_slow_step());
-        if self.index != 0 || sizes.lent == 0 || !round || !own {
+        let values = if own && self.is_kept(due) { elements(&*buffers.optimizer)? } else { sizes.lent };
+        if self.index != 0 || values == 0 || !round || !own {
             return Ok(None);
         }
-        let mut buffer = self.node.pool().take(sizes.lent);
+        let mut buffer = self.node.pool().take(values);
         self.device().copy(&*buffers.optimizer, buffer.values_mut())?;
         Ok(Some(buffer.freeze()))
     }

@@ -2,7 +2,7 @@
 
 use super::Coordinator;
 use crate::ballot::Proposer;
-use crate::coordinator::outcome::{Outcome, Proposal, RoundKind, Terms};
+use crate::coordinator::outcome::{Origin, Outcome, Proposal, RoundKind, Terms};
 use crate::coordinator::plan::{Holders, Plan, Publication, losses};
 use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round, ShardId};
 use crate::machine::Place;
@@ -30,6 +30,8 @@ pub(super) struct History {
     pub momentum_lost: u64,
     /// The members in the order of the gossip graph; empty for ascending ids.
     pub order: Vec<NodeId>,
+    /// Where the history comes from.
+    pub origin: Origin,
     /// The outcome before, for members that missed it.
     pub last: Option<Decided>,
     /// This node is no member: it only receives what the round makes.
@@ -44,14 +46,14 @@ pub(super) struct Decided {
 }
 
 impl History {
-    pub fn founding(view: View, lineage: Lineage) -> Self {
+    pub fn founding(view: View, lineage: Lineage, origin: Origin) -> Self {
         let (absent, order) = (Vec::new(), Vec::new());
-        Self { lineage, round: Round::FOUNDING, view, absent, momentum_lost: 0, order, last: None, joining: false }
+        Self { lineage, round: Round::FOUNDING, view, absent, momentum_lost: 0, order, origin, last: None, joining: false }
     }
 
     /// The history of a node that is admitted by an outcome of `round` among the members of `view`.
     pub fn joining(view: View, lineage: Lineage, round: Round) -> Self {
-        Self { round, joining: true, ..Self::founding(view, lineage) }
+        Self { round, joining: true, ..Self::founding(view, lineage, Origin::default()) }
     }
 
     pub fn after(outcome: Outcome, place: Place) -> Self {
@@ -62,6 +64,7 @@ impl History {
             absent: outcome.absent.clone(),
             momentum_lost: outcome.momentum_lost,
             order: outcome.order.clone(),
+            origin: outcome.origin,
             last: Some(Decided { outcome, place }),
             joining: false,
         }
@@ -111,7 +114,8 @@ impl Coordinator {
         let map = self.maps.get(&history.view, terms.elements, self.settings.replicas);
         let place = Place { lineage: history.lineage, epoch: history.view.epoch(), round: history.round, ballot };
         let layout = Layout::new(terms.elements as usize);
-        Some(Plan::new(self.settings.identity.node, place, terms, (contributors, participants), layout, &map))
+        let plan = Plan::new(self.settings.identity.node, place, terms, (contributors, participants), layout, &map);
+        Some(plan.restoring(self.settings.restores.is_some()))
     }
 
     pub(super) fn publication(&mut self, plan: &Plan, outcome: &Outcome) -> Option<Publication> {
@@ -180,6 +184,7 @@ impl Coordinator {
         }
         let view = self.next_view(terms, &plan.participants)?;
         let history = self.history.as_ref()?;
+        let origin = history.origin;
         let order = self.order_of(&view, &plan.participants);
         let samples = plan.contributors.iter().find_map(|node| self.samples_of(*node));
         let outcome = Outcome {
@@ -192,6 +197,7 @@ impl Coordinator {
             momentum_lost: history.momentum_lost + lost.len() as u64,
             samples,
             order,
+            origin,
         };
         Some(Ok(Proposal { outcome, participants: plan.participants, inherited: false }))
     }

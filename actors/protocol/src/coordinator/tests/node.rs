@@ -140,6 +140,7 @@ impl Node {
             identity,
             replicas,
             keeps_state: true,
+            restores: None,
             copies_buffers: Some(BUFFERS),
             orders_by_rate: true,
             quorum,

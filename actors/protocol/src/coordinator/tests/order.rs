@@ -4,7 +4,7 @@ use super::streams::{LINEAGE, Leader, TERMS, says};
 use super::world::Fault;
 use super::{LONG, assert_finished, world};
 use crate::coordinator::plan::Attempt;
-use crate::coordinator::{Effect, In, Outcome, Proposal, RoundKind, Terms};
+use crate::coordinator::{Effect, In, Origin, Outcome, Proposal, RoundKind, Terms};
 use crate::ident::{Ballot, NodeId, Round};
 use crate::topology::hops;
 use crate::wire::Message;
@@ -68,7 +68,18 @@ fn a_malformed_order_breaks_no_member() {
         let contributors = ids([1, 2]);
         let (participants, absent) = (contributors.clone(), vec![]);
         let (lineage, round) = (LINEAGE, Round::FOUNDING);
-        let outcome = Outcome { lineage, round, terms, contributors, view, absent, momentum_lost: 0, samples: None, order };
+        let outcome = Outcome {
+            lineage,
+            round,
+            terms,
+            contributors,
+            view,
+            absent,
+            momentum_lost: 0,
+            samples: None,
+            order,
+            origin: Origin::default(),
+        };
         let proposal = Proposal { outcome: outcome.clone(), participants, inherited: false };
         member.hear(1, ballot, Message::Propose(proposal));
         let attempt = Attempt { round, ballot, lineage: LINEAGE };

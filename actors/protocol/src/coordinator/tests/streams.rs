@@ -1,7 +1,9 @@
 //! Streams that break, and who still contributes: one machine, told by hand what the others say.
 
 use super::node::CLUSTER;
-use crate::coordinator::{Attempt, Coordinator, Effect, GivesUp, In, Outcome, Proposal, RoundKind, STREAM_BROKEN_WAIT, Settings, Terms};
+use crate::coordinator::{
+    Attempt, Coordinator, Effect, GivesUp, In, Origin, Outcome, Proposal, RoundKind, STREAM_BROKEN_WAIT, Settings, Terms,
+};
 use crate::ident::{Ballot, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::policy::{OnMomentumLoss, Quorum};
@@ -28,6 +30,7 @@ fn settings(view: &View, node: u64) -> Settings {
         identity: identity(view, node),
         replicas: 1,
         keeps_state: true,
+        restores: None,
         copies_buffers: None,
         orders_by_rate: false,
         quorum: Quorum::Majority,
@@ -92,6 +95,7 @@ pub fn founded(view: &View, contributor: NodeId) -> Outcome {
         momentum_lost: 0,
         samples: None,
         order: vec![],
+        origin: Origin::default(),
     }
 }
 
@@ -151,7 +155,18 @@ fn a_joiner_is_admitted_to_another_history_also_where_that_is_behind() {
         let ballot = Ballot { counter: 1, node: NodeId(members[0]) };
         let (terms, contributors) = (Terms { kind: RoundKind::Slow, ..TERMS }, vec![NodeId(members[0])]);
         let (participants, round) = (contributors.clone(), Round(round));
-        let outcome = Outcome { lineage, round, terms, contributors, view, absent: vec![], momentum_lost: 0, samples: None, order: vec![] };
+        let outcome = Outcome {
+            lineage,
+            round,
+            terms,
+            contributors,
+            view,
+            absent: vec![],
+            momentum_lost: 0,
+            samples: None,
+            order: vec![],
+            origin: Origin::default(),
+        };
         let admit = Message::Admit { proposal: Proposal { outcome, participants, inherited: false }, view: before.clone() };
         let place = Place { lineage, epoch: before.epoch(), round, ballot };
         let Frame::V1 { header, message } = identity(&joiner.view, members[0]).frame(place, admit);
@@ -288,6 +303,7 @@ fn founding_outcome(next: &[u64]) -> Outcome {
         momentum_lost: 0,
         samples: None,
         order: vec![],
+        origin: Origin::default(),
     }
 }
 

@@ -1,0 +1,63 @@
+//! A founding that goes on from a checkpoint: owners bring the slow momentum, the other holders are sent it.
+
+use crate::coordinator::plan::{Holders, Plan, Publication};
+use crate::coordinator::{Origin, Outcome, RoundKind, Terms};
+use crate::ident::{Ballot, Lineage, NodeId, Round, Step};
+use crate::machine::Place;
+use crate::shards::{Layout, ShardMap};
+use crate::view::View;
+
+const ELEMENTS: usize = 10_000;
+
+fn published(view: &View, participants: &[u64], me: u64, restores: bool) -> (Plan, Publication) {
+    let (layout, nodes) = (Layout::new(ELEMENTS), participants.iter().copied().map(NodeId).collect::<Vec<_>>());
+    let map = ShardMap::new(view, &layout, 1);
+    let terms = Terms { kind: RoundKind::Found, step: Step(96), gamma: 0.0, elements: ELEMENTS as u64 };
+    let place = Place { lineage: Lineage(7), epoch: view.epoch(), round: Round::FOUNDING, ballot: Ballot::default() };
+    let plan = Plan::new(NodeId(me), place, terms, (nodes[..1].to_vec(), nodes), layout, &map).restoring(restores);
+    let outcome = Outcome {
+        lineage: Lineage(7),
+        round: Round::FOUNDING,
+        terms,
+        contributors: plan.contributors.clone(),
+        view: view.clone(),
+        absent: vec![],
+        momentum_lost: 0,
+        samples: None,
+        order: vec![],
+        origin: Origin::default(),
+    };
+    let holders = Holders { layout, before: &map, after: &map, absent: &[] };
+    let publication = Publication::new(&plan, &outcome, Some(holders));
+    (plan, publication)
+}
+
+#[test]
+fn every_holder_gets_the_momentum_from_its_owner() {
+    let view = crate::view::tests::view(&[1, 2, 3, 4, 5]);
+    let map = ShardMap::new(&view, &Layout::new(ELEMENTS), 1);
+    // All are there, or a node is gone and other holders stand in for it.
+    for participants in [&[1, 2, 3, 4, 5][..], &[1, 2, 4, 5]] {
+        let (plan, publication) = published(&view, participants, participants[0], true);
+        assert!(plan.makes_momentum() && publication.renews_anchor && !publication.moves_anchor && publication.lost.is_empty());
+        for shard in Layout::new(ELEMENTS).shards() {
+            let owner = participants.iter().copied().map(NodeId).find(|node| plan.owned_by(*node).contains(&shard)).unwrap();
+            let mut has: Vec<NodeId> = vec![owner];
+            has.extend(publication.moves.iter().filter(|moved| moved.shards.contains(&shard)).map(|moved| moved.to));
+            assert!(publication.moves.iter().all(|moved| !moved.shards.contains(&shard) || moved.from == owner));
+            let mut holders = map.holders(shard).to_vec();
+            holders.push(owner);
+            has.sort_unstable();
+            holders.sort_unstable();
+            holders.dedup();
+            assert_eq!(has, holders, "{shard}");
+        }
+    }
+}
+
+#[test]
+fn a_fresh_founding_moves_nothing() {
+    let view = crate::view::tests::view(&[1, 2, 3]);
+    let (plan, publication) = published(&view, &[1, 2, 3], 2, false);
+    assert!(!plan.makes_momentum() && publication.moves.is_empty());
+}

@@ -1,0 +1,103 @@
+//! What of a decided round is kept for good by this node, and what a founding brings of what was kept.
+
+use super::messages::DataEvent;
+use super::shards::{ShardStates, parameters_of};
+use crate::buffers::{Assembled, Frozen, chunks};
+use crate::compute::compute;
+use crate::context::NodeContext;
+use crate::ports::store::Snapshot;
+use slowmo_protocol::checkpoint::{is_due, written_by};
+use slowmo_protocol::coordinator::{Outcome, Plan};
+use slowmo_protocol::ident::ShardId;
+use slowmo_protocol::shards::Layout;
+use slowmo_protocol::view::Member;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A decided round as this node applies it.
+pub struct Decided<'a> {
+    /// What was decided.
+    pub outcome: &'a Outcome,
+    /// The members of the view that the round began with.
+    pub members: &'a Arc<[Member]>,
+    /// The values that the round made.
+    pub values: &'a Assembled,
+    /// How many of them are parameters.
+    pub parameters: usize,
+    /// The base optimizer's buffers, as they were lent to the round.
+    pub optimizer: Option<&'a Frozen>,
+}
+
+impl Decided<'_> {
+    /// Whether this is kept, and this node writes a part of it.
+    #[must_use]
+    pub fn shards(&self, context: &NodeContext) -> Vec<ShardId> {
+        let (settings, terms) = (&context.settings, &self.outcome.terms);
+        if !(context.store.keeps() && is_due(&settings.algorithm, settings.checkpoint_every, terms)) {
+            return Vec::new();
+        }
+        let elements = usize::try_from(terms.elements).unwrap_or(usize::MAX);
+        written_by(settings.identity.node, &self.outcome.view, elements, settings.replicas)
+    }
+
+    /// Hands this node's part to the store; `momentum` is asked for the parameters of each shard.
+    pub fn keep(&self, context: &NodeContext, shards: Vec<ShardId>, momentum: Option<impl Fn(ShardId, Range<usize>) -> Assembled>) {
+        let layout = Layout::new(usize::try_from(self.outcome.terms.elements).unwrap_or(usize::MAX));
+        let of = |momentum: &dyn Fn(ShardId, Range<usize>) -> Assembled| {
+            shards.iter().map(|shard| momentum(*shard, parameters_of(&layout, *shard, self.parameters))).collect()
+        };
+        let momentum = momentum.map(|momentum| of(&momentum));
+        context.store.keep(Snapshot {
+            outcome: self.outcome.clone(),
+            members_before: Arc::clone(self.members),
+            values: self.values.clone(),
+            parameters: self.parameters,
+            shards,
+            momentum,
+            optimizer: self.optimizer.cloned(),
+        });
+    }
+
+    /// The same where the momentum is in shards, or there is none. A whole momentum is kept by who has it.
+    pub fn keep_sharded(&self, context: &NodeContext, states: &ShardStates) {
+        let outer = context.settings.algorithm.outer;
+        if outer.is_some_and(|outer| !outer.sharded) {
+            return;
+        }
+        let shards = self.shards(context);
+        if !shards.is_empty() {
+            self.keep(context, shards, outer.map(|_| |shard: ShardId, _| states.state(shard).momentum));
+        }
+    }
+}
+
+/// The slow momentum of one owned shard, as the checkpoint has it that the founding goes on from.
+pub async fn restore(context: &Arc<NodeContext>, plan: &Plan, shard: ShardId, parameters: usize) -> Result<Assembled, DataEvent> {
+    let range = parameters_of(&plan.layout, shard, parameters);
+    let Some(restored) = context.store.restored() else {
+        tracing::error!("there is nothing that this founding could go on from");
+        return Err(DataEvent::Broken(plan.me));
+    };
+    let pool = Arc::clone(&context.pool);
+    let read = compute(move || {
+        let mut momentum = Assembled::default();
+        // A shard is read at once, so that what was kept of it is read and checked once.
+        let mut whole = vec![0.0; range.len()];
+        restored.momentum(range.clone(), &mut whole)?;
+        for chunk in chunks(range.clone()) {
+            let mut buffer = pool.take(chunk.len());
+            buffer.values_mut().copy_from_slice(&whole[chunk.start - range.start..chunk.end - range.start]);
+            momentum.insert(chunk.start, buffer.freeze());
+        }
+        Ok::<_, String>(momentum)
+    });
+    match read.await {
+        Some(Ok(momentum)) => Ok(momentum),
+        Some(Err(error)) => {
+            tracing::error!(error, "the slow momentum cannot be restored");
+            Err(DataEvent::Broken(plan.me))
+        }
+        // The executor ends.
+        None => Err(DataEvent::Broken(plan.me)),
+    }
+}

@@ -1,0 +1,180 @@
+//! A whole checkpoint: manifests that belong together and cover the model. Reads what they name, by ranges of the model, and checks it.
+
+use super::error::CheckpointError;
+use super::manifest::{Header, KeptShard, Part};
+use super::part::{OPTIMIZER, momentum_name, parameters_of, values_name};
+use super::tensor_file::TensorFile;
+use slowmo_protocol::ident::ShardId;
+use slowmo_protocol::view::MEMBERS_MAX;
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    folder: PathBuf,
+    header: Header,
+    /// Ascending by node.
+    parts: Vec<Part>,
+    /// Which part has a shard, and what it says of it.
+    places: BTreeMap<u32, (usize, KeptShard)>,
+}
+
+impl Checkpoint {
+    /// Reads the manifests of a checkpoint; nothing of the values yet.
+    ///
+    /// # Errors
+    /// Parts are missing or do not belong together, or a manifest cannot be read.
+    pub fn open(folder: &Path) -> Result<Self, CheckpointError> {
+        let mut parts = Vec::new();
+        for file in manifests(folder)? {
+            parts.push((Part::read(&file)?, file));
+        }
+        parts.sort_by_key(|(part, _)| part.node);
+        let header = parts.first().map(|(part, _)| part.checkpoint.clone());
+        let header = header.ok_or_else(|| CheckpointError::Incomplete { folder: folder.to_owned(), missing: 1, shards: 1 })?;
+        if let Some((_, file)) = parts.iter().find(|(part, _)| part.checkpoint != header) {
+            return Err(CheckpointError::Foreign { file: file.clone() });
+        }
+        let parts: Vec<Part> = parts.into_iter().map(|(part, _)| part).collect();
+        let mut places = BTreeMap::new();
+        for (index, part) in parts.iter().enumerate() {
+            places.extend(part.shards.iter().map(|kept| (kept.shard, (index, kept.clone()))));
+        }
+        let shards = header.layout().shard_count();
+        if places.len() < shards {
+            return Err(CheckpointError::Incomplete { folder: folder.to_owned(), missing: shards - places.len(), shards });
+        }
+        Ok(Self { folder: folder.to_owned(), header, parts, places })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Its parts, ascending by node.
+    #[must_use]
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Bytes of its files.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes).sum()
+    }
+
+    /// Reads every value and compares it with its digest.
+    ///
+    /// # Errors
+    /// The first file that is torn or altered.
+    pub fn verify(&self) -> Result<(), CheckpointError> {
+        for part in &self.parts {
+            let file = self.file(part)?;
+            if file.bytes() != part.bytes {
+                return Err(CheckpointError::torn(&self.folder.join(&part.file), "its length is not what its manifest says"));
+            }
+            for kept in &part.shards {
+                self.read_values(&file, kept, |_| {})?;
+                self.read_momentum(&file, kept, |_| {})?;
+            }
+            if let Some(kept) = &part.optimizer {
+                file.read(OPTIMIZER, usize::try_from(kept.values).unwrap_or(usize::MAX), kept.digest, |_| {})?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands on all values in flat order, in pieces.
+    ///
+    /// # Errors
+    /// A file cannot be read or is altered; what came before was handed on.
+    pub fn values(&self, mut take: impl FnMut(&[f32])) -> Result<(), CheckpointError> {
+        let mut open: Option<(usize, TensorFile)> = None;
+        for (index, kept) in self.places.values() {
+            let file = match open.take() {
+                Some((of, file)) if of == *index => file,
+                _ => self.file(&self.parts[*index])?,
+            };
+            self.read_values(&file, kept, &mut take)?;
+            open = Some((*index, file));
+        }
+        Ok(())
+    }
+
+    /// Copies the slow momentum of some parameters into `momentum`, which is as long as the range; zeros where none was kept.
+    ///
+    /// # Errors
+    /// A file cannot be read or is altered.
+    pub fn momentum(&self, range: Range<usize>, momentum: &mut [f32]) -> Result<(), CheckpointError> {
+        momentum.fill(0.0);
+        for (index, kept) in self.places.values() {
+            let has = parameters_of(&self.header, ShardId(kept.shard));
+            let (from, to) = (has.start.max(range.start), has.end.min(range.end));
+            if from >= to {
+                continue;
+            }
+            let file = self.file(&self.parts[*index])?;
+            let mut at = has.start;
+            self.read_momentum(&file, kept, |values| {
+                let (first, last) = (from.max(at), to.min(at + values.len()));
+                if first < last {
+                    momentum[first - range.start..last - range.start].copy_from_slice(&values[first - at..last - at]);
+                }
+                at += values.len();
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The base optimizer's buffers of the node that was of this rank among those that kept some, counted around; `None` if none did.
+    ///
+    /// # Errors
+    /// The file cannot be read or is altered.
+    pub fn optimizer(&self, rank: usize) -> Result<Option<Vec<f32>>, CheckpointError> {
+        let kept: Vec<_> = self.parts.iter().filter_map(|part| part.optimizer.as_ref().map(|kept| (part, kept))).collect();
+        let Some((part, kept)) = rank.checked_rem(kept.len()).map(|index| kept[index]) else { return Ok(None) };
+        let length = usize::try_from(kept.values).unwrap_or(usize::MAX);
+        let mut values = Vec::new();
+        self.file(part)?.read(OPTIMIZER, length, kept.digest, |part| values.extend_from_slice(part))?;
+        Ok(Some(values))
+    }
+
+    fn file(&self, part: &Part) -> Result<TensorFile, CheckpointError> {
+        TensorFile::open(&self.folder.join(&part.file))
+    }
+
+    fn read_values(&self, file: &TensorFile, kept: &KeptShard, take: impl FnMut(&[f32])) -> Result<(), CheckpointError> {
+        let length = self.header.layout().range(ShardId(kept.shard)).len();
+        file.read(&values_name(kept.shard), length, kept.values, take)
+    }
+
+    fn read_momentum(&self, file: &TensorFile, kept: &KeptShard, take: impl FnMut(&[f32])) -> Result<(), CheckpointError> {
+        let Some(digest) = kept.momentum else { return Ok(()) };
+        let length = parameters_of(&self.header, ShardId(kept.shard)).len();
+        file.read(&momentum_name(kept.shard), length, digest, take)
+    }
+}
+
+/// The manifests in a checkpoint's folder, in any order; at most as many as a view has members.
+pub(super) fn manifests(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(CheckpointError::io(folder))? {
+        let path = entry.map_err(CheckpointError::io(folder))?.path();
+        let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        if !hidden && path.extension().is_some_and(|extension| extension == "json") && found.len() < MEMBERS_MAX {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,71 @@
+//! Why a checkpoint cannot be written or read. Whatever it was, files that were whole before are whole still.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// See the module.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The disk, or the way to it.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file ends early, or is none of ours.
+    #[error("{file} is torn or no checkpoint's ({why})")]
+    Torn {
+        /// Which.
+        file: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// A file is not what was written.
+    #[error("{file} was altered: {tensor} is not what was written")]
+    Altered {
+        /// Which.
+        file: PathBuf,
+        /// What of it.
+        tensor: String,
+    },
+    /// Parts are missing.
+    #[error("{folder} is not whole: {missing} of {shards} shards are missing, so a node did not get to write its part")]
+    Incomplete {
+        /// Which checkpoint.
+        folder: PathBuf,
+        /// Shards that no manifest names.
+        missing: usize,
+        /// All shards.
+        shards: usize,
+    },
+    /// Two parts do not belong together.
+    #[error("{file} belongs to another checkpoint than the parts beside it: move it away")]
+    Foreign {
+        /// The part's manifest.
+        file: PathBuf,
+    },
+    /// A file would be replaced.
+    #[error("{0} exists: name another file")]
+    Exists(PathBuf),
+    /// The checkpoint that was asked for.
+    #[error("there is no checkpoint {name} in {folder}; slowmo checkpoint inspect {folder} lists them")]
+    NoSuch {
+        /// What was asked for.
+        name: String,
+        /// Where.
+        folder: PathBuf,
+    },
+}
+
+impl CheckpointError {
+    /// Names the path of a system's error.
+    pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        move |source| Self::Io { path: path.to_owned(), source }
+    }
+
+    pub(super) fn torn(file: &Path, why: impl ToString) -> Self {
+        Self::Torn { file: file.to_owned(), why: why.to_string() }
+    }
+}

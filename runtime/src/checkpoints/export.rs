@@ -1,0 +1,56 @@
+//! One safetensors file with the model's own tensors, for candle or PyTorch.
+
+use super::checkpoint::Checkpoint;
+use super::error::CheckpointError;
+use super::manifest::Tensor;
+use super::tensor_file::{Planned, TensorWriter};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// Writes the parameters and the model's buffers of a checkpoint into one new file, under the names and with the shapes that training code
+/// gave them. Returns how many tensors. Values are checked on the way.
+///
+/// # Errors
+/// The file exists, the disk, or a part is altered. No file of that name is there then, unless it was before.
+pub fn export(checkpoint: &Checkpoint, to: &Path) -> Result<usize, CheckpointError> {
+    if to.exists() {
+        return Err(CheckpointError::Exists(to.to_owned()));
+    }
+    let temporary = temporary(to);
+    let written = write(checkpoint, &temporary).and_then(|count| {
+        std::fs::rename(&temporary, to).map_err(CheckpointError::io(to))?;
+        Ok(count)
+    });
+    if written.is_err() {
+        // It may not have been made.
+        _ = std::fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn temporary(to: &Path) -> PathBuf {
+    let name = to.file_name().unwrap_or_default().to_string_lossy();
+    to.with_file_name(format!(".{name}.{}.tmp", std::process::id()))
+}
+
+fn write(checkpoint: &Checkpoint, path: &Path) -> Result<usize, CheckpointError> {
+    let header = checkpoint.header();
+    let planned = |tensor: &Tensor| Planned { name: tensor.name.clone(), shape: tensor.shape.clone() };
+    let mut left: usize = header.tensors.iter().filter_map(Tensor::elements).sum();
+    let notes =
+        [("format", "pt".to_owned()), ("slowmo.step", header.step.to_string()), ("slowmo.lineage", format!("{:032x}", header.lineage))];
+    let notes: HashMap<String, String> = notes.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let mut writer = TensorWriter::create(path, header.tensors.iter().map(planned).collect(), notes)?;
+    let mut failed = None;
+    checkpoint.values(|values| {
+        // What follows are buffers of the optimizer, averaged with the rest; they are none of the model.
+        let part = &values[..values.len().min(left)];
+        left -= part.len();
+        if failed.is_none() {
+            failed = writer.write(part).err();
+        }
+    })?;
+    failed.map_or(Ok(()), Err)?;
+    writer.finish()?;
+    Ok(header.tensors.len())
+}

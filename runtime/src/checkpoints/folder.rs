@@ -1,0 +1,117 @@
+//! The folder of a run: which checkpoints there are, which is the newest whole one, which may go.
+
+use super::checkpoint::{Checkpoint, manifests};
+use super::error::CheckpointError;
+use super::manifest::Header;
+use slowmo_protocol::ident::Lineage;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A checkpoint's name. Ordered by age: what a resumed training wrote is newer than all that it was resumed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name {
+    /// How often the training was resumed before.
+    pub run: u32,
+    /// The inner step that follows.
+    pub step: u64,
+    /// The model history.
+    pub lineage: Lineage,
+}
+
+impl Name {
+    /// The name of what a header describes.
+    #[must_use]
+    pub fn of(header: &Header) -> Self {
+        Self { run: header.run, step: header.step, lineage: header.lineage() }
+    }
+
+    /// The checkpoint of this name; `None` if it is none's.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (run, rest) = text.strip_prefix("run-")?.split_once("-step-")?;
+        let (step, lineage) = rest.split_once('-')?;
+        let name = Self { run: run.parse().ok()?, step: step.parse().ok()?, lineage: Lineage(u128::from_str_radix(lineage, 16).ok()?) };
+        (name.to_string() == text).then_some(name)
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "run-{:04}-step-{:012}-{:032x}", self.run, self.step, self.lineage.0)
+    }
+}
+
+/// A checkpoint in a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name.
+    pub name: Name,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// A checkpoint that cannot be used.
+#[derive(Debug)]
+pub struct Refused {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Why not.
+    pub error: CheckpointError,
+}
+
+/// Every checkpoint in a folder, whole or not, oldest first. None if there is no such folder.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn list(folder: &Path) -> Result<Vec<Listed>, CheckpointError> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(CheckpointError::io(folder))?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(CheckpointError::io(folder))?;
+        if let Some(name) = entry.file_name().to_str().and_then(Name::parse) {
+            found.push(Listed { name, path: entry.path() });
+        }
+    }
+    found.sort_by_key(|listed| listed.name);
+    Ok(found)
+}
+
+/// The newest checkpoint that is whole and all of whose values are what was written; and the newer ones, newest first, with what is wrong
+/// with each.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn newest_whole(folder: &Path) -> Result<(Option<Checkpoint>, Vec<Refused>), CheckpointError> {
+    let mut refused = Vec::new();
+    for Listed { path, .. } in list(folder)?.into_iter().rev() {
+        match Checkpoint::open(&path).and_then(|checkpoint| checkpoint.verify().map(|()| checkpoint)) {
+            Ok(checkpoint) => return Ok((Some(checkpoint), refused)),
+            Err(error) => refused.push(Refused { path, error }),
+        }
+    }
+    Ok((None, refused))
+}
+
+/// Removes what is older than the newest `keep_last` whole checkpoints. Manifests go first, so that nobody takes what is left for a
+/// checkpoint. Returns how many were removed.
+///
+/// # Errors
+/// The folder cannot be read, or something in it not removed; the rest is removed next time.
+pub fn prune(folder: &Path, keep_last: usize) -> Result<usize, CheckpointError> {
+    let (mut whole, mut removed) = (0, 0);
+    for Listed { path, .. } in list(folder)?.into_iter().rev() {
+        if whole < keep_last {
+            whole += usize::from(Checkpoint::open(&path).is_ok());
+            continue;
+        }
+        for manifest in manifests(&path)? {
+            fs::remove_file(&manifest).map_err(CheckpointError::io(&manifest))?;
+        }
+        fs::remove_dir_all(&path).map_err(CheckpointError::io(&path))?;
+        removed += 1;
+    }
+    Ok(removed)
+}

@@ -1,0 +1,43 @@
+//! Checkpoints: decided state on a disk that all nodes reach, and the way back from it.
+//!
+//! ```text
+//! FOLDER/run-0001-step-000000000960-1f…c2/     one checkpoint: how often resumed, the next inner step, the model history
+//!     node-1.safetensors                       values and slow momentum of the shards that node 1 owned, its optimizer's buffers
+//!     node-1.json                              its manifest: what is where, with digests; written last
+//!     node-2.safetensors …
+//! ```
+//!
+//! | file | holds |
+//! |---|---|
+//! | `manifest` | what a part says of itself and of the whole |
+//! | `tensor_file` | one safetensors file: streamed out, read back tensor by tensor |
+//! | `part` | writing one node's part, so that it is there whole or not at all |
+//! | `checkpoint` | a whole checkpoint: its parts, verified, read by ranges of the model |
+//! | `folder` | which checkpoints there are, which is the newest whole one, which may go |
+//! | `resumed` | what a founding goes on from |
+//! | `writer` | the thread that writes, and what it tells |
+//! | `export` | one safetensors file with the model's own tensors, for candle or PyTorch |
+//!
+//! Nobody coordinates: which rounds are kept, and who writes which shards, follows from what every member knows
+//! (`slowmo_protocol::checkpoint`). A checkpoint is whole when the manifests in it cover the model; parts that a node did not get to
+//! write leave the one before as the newest whole one.
+
+mod checkpoint;
+mod error;
+mod export;
+mod folder;
+mod manifest;
+mod part;
+mod resumed;
+mod tensor_file;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use checkpoint::Checkpoint;
+pub use error::CheckpointError;
+pub use export::export;
+pub use folder::{Listed, Name, Refused, list, newest_whole, prune};
+pub use manifest::{Header, Kind, MANIFEST_BYTES_MAX, Part, Tensor};
+pub use resumed::Resumed;
+pub use writer::{CURSOR_BYTES_MAX, Checkpoints, FLUSH_WAIT_MAX, WriterSettings};

@@ -1,0 +1,162 @@
+//! Writing one node's part: values, then the manifest that names them, each under a temporary name until it is on the disk.
+
+use super::error::CheckpointError;
+use super::manifest::{FORMAT, Header, Kept, KeptShard, Part};
+use super::tensor_file::{Planned, TensorWriter};
+use slowmo_actors::buffers::Assembled;
+use slowmo_actors::ports::store::Snapshot;
+use slowmo_protocol::ident::ShardId;
+use slowmo_protocol::trace::Start;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::ops::Range;
+use std::path::Path;
+
+/// Zeros, for a momentum that was never anything else.
+const ZEROS: [f32; 4096] = [0.0; 4096];
+
+/// The values of a shard in a file.
+pub fn values_name(shard: u32) -> String {
+    format!("values.{shard}")
+}
+
+/// The slow momentum of a shard in a file.
+pub fn momentum_name(shard: u32) -> String {
+    format!("momentum.{shard}")
+}
+
+/// The base optimizer's buffers in a file.
+pub const OPTIMIZER: &str = "optimizer";
+
+/// The parameters of a shard.
+pub fn parameters_of(header: &Header, shard: ShardId) -> Range<usize> {
+    let (range, parameters) = (header.layout().range(shard), header.parameters());
+    range.start.min(parameters)..range.end.min(parameters)
+}
+
+/// Writes a part into the checkpoint's folder, which is made if it is not there. When it returns, the part is there for good.
+///
+/// # Errors
+/// The disk. No part is there then, or the whole of an earlier one.
+pub fn write(folder: &Path, header: &Header, start: Start, snapshot: &Snapshot, cursor: Option<String>) -> Result<Part, CheckpointError> {
+    fs::create_dir_all(folder).map_err(CheckpointError::io(folder))?;
+    let name = format!("node-{}", start.node.0);
+    let part = |bytes, (shards, optimizer)| Part {
+        format: FORMAT,
+        node: start.node.0,
+        incarnation: start.incarnation.0,
+        written_at_us: now_us(),
+        file: format!("{name}.safetensors"),
+        bytes,
+        shards,
+        optimizer,
+        cursor: cursor.clone(),
+        checkpoint: header.clone(),
+    };
+    let mut written = (Vec::new(), None);
+    let bytes = atomically(folder, &format!("{name}.safetensors"), start, |path| {
+        let mut writer = TensorWriter::create(path, plan(header, snapshot), HashMap::new())?;
+        written = write_tensors(&mut writer, header, snapshot)?;
+        writer.finish()
+    })?;
+    let part = part(bytes, written);
+    atomically(folder, &format!("{name}.json"), start, |path| {
+        let text = serde_json::to_vec(&part).map_err(|error| CheckpointError::torn(path, error))?;
+        let mut file = File::create(path).map_err(CheckpointError::io(path))?;
+        file.write_all(&text).and_then(|()| file.sync_all()).map_err(CheckpointError::io(path))
+    })?;
+    // The folder itself, where this part is its first.
+    folder.parent().map_or(Ok(()), sync_folder)?;
+    Ok(part)
+}
+
+fn plan(header: &Header, snapshot: &Snapshot) -> Vec<Planned> {
+    let layout = header.layout();
+    let mut planned = Vec::new();
+    for shard in &snapshot.shards {
+        planned.push(Planned { name: values_name(shard.0), shape: vec![layout.range(*shard).len()] });
+        let parameters = parameters_of(header, *shard).len();
+        if snapshot.momentum.is_some() && parameters > 0 {
+            planned.push(Planned { name: momentum_name(shard.0), shape: vec![parameters] });
+        }
+    }
+    planned.extend(snapshot.optimizer.iter().map(|buffers| Planned { name: OPTIMIZER.to_owned(), shape: vec![buffers.values().len()] }));
+    planned
+}
+
+/// The tensors in the order of [`plan`].
+fn write_tensors(
+    writer: &mut TensorWriter,
+    header: &Header,
+    snapshot: &Snapshot,
+) -> Result<(Vec<KeptShard>, Option<Kept>), CheckpointError> {
+    let layout = header.layout();
+    let mut shards = Vec::with_capacity(snapshot.shards.len());
+    for (index, shard) in snapshot.shards.iter().enumerate() {
+        let values = write_range(writer, &snapshot.values, layout.range(*shard))?;
+        let parameters = parameters_of(header, *shard);
+        let momentum = snapshot.momentum.as_ref().and_then(|momentum| momentum.get(index)).filter(|_| !parameters.is_empty());
+        let momentum = momentum.map(|momentum| write_range(writer, momentum, parameters)).transpose()?;
+        shards.push(KeptShard { shard: shard.0, values, momentum });
+    }
+    let optimizer = match &snapshot.optimizer {
+        Some(buffers) => {
+            writer.write(buffers.values())?;
+            Some(Kept { values: buffers.values().len() as u64, digest: writer.end_tensor() })
+        }
+        None => None,
+    };
+    Ok((shards, optimizer))
+}
+
+/// Writes what pieces hold of a range, and zeros where they hold nothing. Returns the digest.
+fn write_range(writer: &mut TensorWriter, pieces: &Assembled, range: Range<usize>) -> Result<u128, CheckpointError> {
+    let (mut next, mut written) = (0, Ok(()));
+    pieces.visit(range.start, range.len(), |offset, values| {
+        if written.is_ok() {
+            written = zeros(writer, offset - next).and_then(|()| writer.write(values));
+            next = offset + values.len();
+        }
+    });
+    written.and_then(|()| zeros(writer, range.len() - next))?;
+    Ok(writer.end_tensor())
+}
+
+fn zeros(writer: &mut TensorWriter, mut count: usize) -> Result<(), CheckpointError> {
+    while count > 0 {
+        let part = count.min(ZEROS.len());
+        writer.write(&ZEROS[..part])?;
+        count -= part;
+    }
+    Ok(())
+}
+
+/// Lets `write` fill a file of another name, which then takes the place of `name`: whoever reads sees all of it or nothing.
+fn atomically<T>(
+    folder: &Path,
+    name: &str,
+    start: Start,
+    write: impl FnOnce(&Path) -> Result<T, CheckpointError>,
+) -> Result<T, CheckpointError> {
+    let (path, temporary) = (folder.join(name), folder.join(format!(".{name}.{}.tmp", start.incarnation.0)));
+    let written = write(&temporary).and_then(|written| {
+        fs::rename(&temporary, &path).map_err(CheckpointError::io(&path))?;
+        sync_folder(folder).map(|()| written)
+    });
+    if written.is_err() {
+        // What is left of it is in nobody's way, but takes room on a disk that may be full.
+        _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// Makes sure that names in a folder are on the disk.
+fn sync_folder(folder: &Path) -> Result<(), CheckpointError> {
+    if cfg!(unix) { File::open(folder).and_then(|folder| folder.sync_all()).map_err(CheckpointError::io(folder)) } else { Ok(()) }
+}
+
+fn now_us() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}

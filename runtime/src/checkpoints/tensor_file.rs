@@ -1,0 +1,164 @@
+//! One safetensors file: streamed out without a second copy of what is in it, and read back tensor by tensor.
+
+use super::error::CheckpointError;
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Longest header that is read; as the format's own library has it.
+const HEADER_BYTES_MAX: u64 = 100_000_000;
+/// Bytes of the header's length, in front of it.
+const LENGTH_BYTES: u64 = 8;
+/// The header is filled up to a multiple of this, so that values are aligned in the file.
+const ALIGNMENT: usize = 8;
+const VALUE_BYTES: usize = size_of::<f32>();
+/// Bytes that are read at once.
+const READ_BYTES: usize = 1 << 20;
+
+/// A tensor to write: its name and shape.
+pub struct Planned {
+    /// Its name in the file.
+    pub name: String,
+    /// Its dimensions.
+    pub shape: Vec<usize>,
+}
+
+/// Writes a file from the front to the back: tensors in the order in which they were planned.
+pub struct TensorWriter {
+    file: BufWriter<File>,
+    path: PathBuf,
+    bytes: u64,
+    digest: Xxh3,
+}
+
+impl TensorWriter {
+    /// Creates the file, in place of one that may be there, and writes its header. `notes` are texts beside the tensors.
+    ///
+    /// # Errors
+    /// The disk. The file may be there in part.
+    pub fn create(path: &Path, planned: Vec<Planned>, notes: HashMap<String, String>) -> Result<Self, CheckpointError> {
+        let mut offset = 0;
+        let info = |Planned { name, shape }| {
+            let start = offset;
+            offset += shape.iter().product::<usize>() * VALUE_BYTES;
+            (name, TensorInfo { dtype: Dtype::F32, shape, data_offsets: (start, offset) })
+        };
+        let tensors: Vec<_> = planned.into_iter().map(info).collect();
+        let notes = Some(notes).filter(|notes| !notes.is_empty());
+        let header = Metadata::new(notes, tensors).map_err(|error| CheckpointError::torn(path, error))?;
+        let mut header = serde_json::to_vec(&header).map_err(|error| CheckpointError::torn(path, error))?;
+        header.resize(header.len().next_multiple_of(ALIGNMENT), b' ');
+        let file = BufWriter::new(File::create(path).map_err(CheckpointError::io(path))?);
+        let mut writer = Self { file, path: path.to_owned(), bytes: 0, digest: Xxh3::new() };
+        writer.put(&(header.len() as u64).to_le_bytes())?;
+        writer.put(&header)?;
+        Ok(writer)
+    }
+
+    /// Adds values to the tensor under way.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn write(&mut self, values: &[f32]) -> Result<(), CheckpointError> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        self.digest.update(bytes);
+        self.put(bytes)
+    }
+
+    /// The digest of what was written since the last call: of the tensor that ends here.
+    pub fn end_tensor(&mut self) -> u128 {
+        std::mem::take(&mut self.digest).digest128()
+    }
+
+    /// Makes sure that all is on the disk. Returns the bytes of the file.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn finish(self) -> Result<u64, CheckpointError> {
+        let Self { file, path, bytes, .. } = self;
+        let file = file.into_inner().map_err(|error| CheckpointError::io(&path)(error.into_error()))?;
+        file.sync_all().map_err(CheckpointError::io(&path))?;
+        Ok(bytes)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
+        self.file.write_all(bytes).map_err(CheckpointError::io(&self.path))?;
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// A file that was written, its header read and found to fit its length.
+#[derive(Debug)]
+pub struct TensorFile {
+    file: File,
+    path: PathBuf,
+    header: Metadata,
+    /// Where values begin.
+    start: u64,
+}
+
+impl TensorFile {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or is torn.
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let torn = |why: &str| CheckpointError::torn(path, why);
+        let mut file = File::open(path).map_err(CheckpointError::io(path))?;
+        let length = file.metadata().map_err(CheckpointError::io(path))?.len();
+        let mut header_bytes = [0; LENGTH_BYTES as usize];
+        file.read_exact(&mut header_bytes).map_err(|_| torn("it ends before its header"))?;
+        let header_bytes = u64::from_le_bytes(header_bytes);
+        if header_bytes > HEADER_BYTES_MAX || LENGTH_BYTES + header_bytes > length {
+            return Err(torn("its header is longer than the file"));
+        }
+        let mut header = vec![0; usize::try_from(header_bytes).unwrap_or_default()];
+        file.read_exact(&mut header).map_err(CheckpointError::io(path))?;
+        let header: Metadata = serde_json::from_slice(&header).map_err(|error| CheckpointError::torn(path, error))?;
+        let start = LENGTH_BYTES + header_bytes;
+        if start + header.data_len() as u64 != length {
+            return Err(torn("its length is not what its header says"));
+        }
+        Ok(Self { file, path: path.to_owned(), header, start })
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.start + self.header.data_len() as u64
+    }
+
+    /// Reads a tensor whose values hash to `digest`, and hands them on in order.
+    ///
+    /// # Errors
+    /// There is no such tensor of so many values, it cannot be read, or it is not what was written; some values may have been handed on.
+    pub fn read(&self, tensor: &str, values: usize, digest: u128, mut take: impl FnMut(&[f32])) -> Result<(), CheckpointError> {
+        let info = self.header.info(tensor).filter(|info| info.dtype == Dtype::F32);
+        let info = info.ok_or_else(|| CheckpointError::torn(&self.path, format_args!("it has no {tensor}")))?;
+        let (start, end) = info.data_offsets;
+        if end - start != values * VALUE_BYTES {
+            return Err(CheckpointError::torn(&self.path, format_args!("{tensor} has another length")));
+        }
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(self.start + start as u64)).map_err(CheckpointError::io(&self.path))?;
+        let mut left = values;
+        let (mut buffer, mut hashed) = (vec![0.0f32; left.min(READ_BYTES / VALUE_BYTES)], Xxh3::new());
+        while left > 0 {
+            let part = left.min(buffer.len());
+            let bytes = bytemuck::cast_slice_mut(&mut buffer[..part]);
+            file.read_exact(bytes).map_err(CheckpointError::io(&self.path))?;
+            hashed.update(bytes);
+            take(&buffer[..part]);
+            left -= part;
+        }
+        if hashed.digest128() == digest {
+            return Ok(());
+        }
+        Err(CheckpointError::Altered { file: self.path.clone(), tensor: tensor.to_owned() })
+    }
+}

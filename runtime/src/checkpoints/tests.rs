@@ -1,0 +1,269 @@
+//! Parts of a made-up model, written by several nodes, read back, torn and altered.
+#![allow(clippy::unwrap_used)]
+
+use super::part;
+use super::*;
+use proptest::prelude::*;
+use slowmo_actors::buffers::{Assembled, Pool};
+use slowmo_actors::ports::store::Snapshot;
+use slowmo_protocol::coordinator::{Origin, Outcome, RoundKind, Terms};
+use slowmo_protocol::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
+use slowmo_protocol::shards::Layout;
+use slowmo_protocol::trace::Start;
+use slowmo_protocol::view::{Member, View};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const PARAMETERS: usize = 3000;
+const ELEMENTS: usize = 3100;
+
+fn value(index: usize, step: u64) -> f32 {
+    index as f32 * 0.25 - step as f32
+}
+
+fn assembled(range: std::ops::Range<usize>, value: impl Fn(usize) -> f32) -> Assembled {
+    let (pool, mut assembled) = (Pool::new(), Assembled::default());
+    // Pieces that fit no shard.
+    for start in range.clone().step_by(77) {
+        let mut buffer = pool.take(77.min(range.end - start));
+        buffer.values_mut().iter_mut().enumerate().for_each(|(index, slot)| *slot = value(start + index));
+        assembled.insert(start, buffer.freeze());
+    }
+    assembled
+}
+
+fn header(step: u64, run: u32) -> Header {
+    let tensors = [("layer.weight", vec![40, 75], Kind::Parameter), ("mean", vec![100], Kind::Buffer)];
+    Header {
+        run,
+        lineage: 0xabc,
+        step,
+        round: 7,
+        rounds_before: 30,
+        elements: ELEMENTS as u64,
+        parameters: PARAMETERS as u64,
+        outer: Some("slowmo".to_owned()),
+        momentum_lost: 0,
+        members: vec![1, 2],
+        samples: None,
+        tensors: tensors.map(|(name, shape, kind)| Tensor { name: name.to_owned(), shape, kind }).into(),
+    }
+}
+
+fn start(node: u64) -> Start {
+    Start { node: NodeId(node), incarnation: Incarnation(5) }
+}
+
+/// What node 1 or 2 of two writes: every other shard.
+fn snapshot(node: u64, step: u64) -> Snapshot {
+    let shards: Vec<ShardId> = Layout::new(ELEMENTS).shards().filter(|shard| u64::from(shard.0) % 2 == node - 1).collect();
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], 7000));
+    let member = |id| Member { id: NodeId(id), incarnation: Incarnation(5), address, devices: 1 };
+    let outcome = Outcome {
+        lineage: Lineage(0xabc),
+        round: Round(7),
+        terms: Terms { kind: RoundKind::Slow, step: Step(step - 1), gamma: 0.1, elements: ELEMENTS as u64 },
+        contributors: vec![NodeId(1), NodeId(2)],
+        view: View::new(Epoch(1), vec![member(1), member(2)]).unwrap(),
+        absent: vec![],
+        momentum_lost: 0,
+        samples: None,
+        order: vec![],
+        origin: Origin::default(),
+    };
+    let momentum = |shard: &ShardId| {
+        let range = Layout::new(ELEMENTS).range(*shard);
+        // Node 2's is zero, without pieces.
+        if node == 2 { Assembled::default() } else { assembled(range.start..range.end.min(PARAMETERS), |index| -value(index, step)) }
+    };
+    let mut optimizer = Pool::new().take(11);
+    optimizer.values_mut().fill(node as f32);
+    Snapshot {
+        members_before: outcome.view.members().into(),
+        outcome,
+        values: assembled(0..ELEMENTS, |index| value(index, step)),
+        parameters: PARAMETERS,
+        momentum: Some(shards.iter().map(momentum).collect()),
+        shards,
+        optimizer: Some(optimizer.freeze()),
+    }
+}
+
+fn write(folder: &Path, step: u64, run: u32, nodes: &[u64]) -> PathBuf {
+    let header = header(step, run);
+    let path = folder.join(Name::of(&header).to_string());
+    for node in nodes {
+        part::write(&path, &header, start(*node), &snapshot(*node, step), Some(format!("word {node}"))).unwrap();
+    }
+    path
+}
+
+fn flat(checkpoint: &Checkpoint) -> Vec<f32> {
+    let mut all = Vec::new();
+    checkpoint.values(|values| all.extend_from_slice(values)).unwrap();
+    all
+}
+
+#[test]
+fn what_was_written_is_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), 96, 1, &[2, 1]);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    checkpoint.verify().unwrap();
+    assert_eq!(flat(&checkpoint), (0..ELEMENTS).map(|index| value(index, 96)).collect::<Vec<_>>());
+    let layout = Layout::new(ELEMENTS);
+    let momentum = |index: usize| {
+        let shard = layout.shards().find(|shard| layout.range(*shard).contains(&index)).unwrap();
+        if shard.0 % 2 == 0 { -value(index, 96) } else { 0.0 }
+    };
+    for range in [0..PARAMETERS, 17..1500, 2999..3000, 40..40] {
+        let mut read = vec![9.0; range.len()];
+        checkpoint.momentum(range.clone(), &mut read).unwrap();
+        assert_eq!(read, range.map(momentum).collect::<Vec<_>>());
+    }
+    assert_eq!(checkpoint.optimizer(0).unwrap().unwrap(), [1.0; 11]);
+    assert_eq!(checkpoint.optimizer(3).unwrap().unwrap(), [2.0; 11], "ranks are counted around");
+    assert_eq!(checkpoint.parts().iter().map(|part| part.cursor.clone().unwrap()).collect::<Vec<_>>(), ["word 1", "word 2"]);
+    let leftovers = fs::read_dir(&path).unwrap().filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with('.'));
+    assert_eq!(leftovers.count(), 0);
+}
+
+#[test]
+fn an_exported_file_has_the_models_own_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = Checkpoint::open(&write(folder.path(), 96, 0, &[1, 2])).unwrap();
+    let file = folder.path().join("model.safetensors");
+    assert_eq!(export(&checkpoint, &file).unwrap(), 2);
+    let bytes = fs::read(&file).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let values = |bytes: &[u8]| bytes.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect::<Vec<_>>();
+    let (weight, mean) = (tensors.tensor("layer.weight").unwrap(), tensors.tensor("mean").unwrap());
+    assert_eq!((weight.shape(), mean.shape()), (&[40, 75][..], &[100][..]));
+    assert_eq!(values(weight.data())[74], value(74, 96));
+    assert_eq!(values(mean.data())[0], value(PARAMETERS, 96));
+    assert!(matches!(export(&checkpoint, &file), Err(CheckpointError::Exists(_))));
+}
+
+#[test]
+fn the_newest_whole_one_is_used_and_what_is_wrong_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 48, 0, &[1, 2]);
+    let whole = write(folder.path(), 96, 0, &[1, 2]);
+    let altered = write(folder.path(), 144, 0, &[1, 2]);
+    let half = write(folder.path(), 192, 0, &[1]);
+    // A bit of the last value of one file.
+    let file = altered.join("node-2.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&file, bytes).unwrap();
+    fs::create_dir(folder.path().join("something else")).unwrap();
+    let (found, refused) = newest_whole(folder.path()).unwrap();
+    assert_eq!(found.unwrap().folder(), whole);
+    assert_eq!(refused.iter().map(|refused| refused.path.clone()).collect::<Vec<_>>(), [half, altered]);
+    assert!(matches!(refused[0].error, CheckpointError::Incomplete { .. }));
+    assert!(refused[1].error.to_string().contains("node-2.safetensors was altered: optimizer"), "{}", refused[1].error);
+}
+
+#[test]
+fn what_a_resumed_training_wrote_is_newer() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 960, 0, &[1, 2]);
+    let resumed = write(folder.path(), 96, 1, &[1, 2]);
+    assert_eq!(newest_whole(folder.path()).unwrap().0.unwrap().folder(), resumed);
+    assert_eq!(list(folder.path()).unwrap().last().unwrap().path, resumed);
+    let found = Resumed::newest(folder.path(), Some("slowmo")).unwrap().unwrap();
+    use slowmo_actors::ports::store::Restored;
+    assert_eq!(found.origin(), Origin { run: 2, rounds: 37, momentum_lost: 0 });
+    assert!(list(&folder.path().join("none")).unwrap().is_empty());
+}
+
+#[test]
+fn another_outer_optimizer_begins_without_momentum() {
+    use slowmo_actors::ports::store::Restored;
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), 96, 0, &[1, 2]);
+    let name = Name::parse(path.file_name().unwrap().to_str().unwrap()).unwrap();
+    let mut momentum = [1.0; 5];
+    Resumed::named(folder.path(), name, Some("nesterov")).unwrap().momentum(0..5, &mut momentum).unwrap();
+    assert_eq!(momentum, [0.0; 5]);
+    let other = Name { step: 97, ..name };
+    assert!(matches!(Resumed::named(folder.path(), other, None), Err(CheckpointError::NoSuch { .. })));
+}
+
+#[test]
+fn old_ones_go_but_never_the_last_whole_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    for step in [48, 96, 144, 192] {
+        write(folder.path(), step, 0, if step == 96 { &[1] } else { &[1, 2] });
+    }
+    write(folder.path(), 240, 0, &[2]);
+    assert_eq!(prune(folder.path(), 2).unwrap(), 2, "48, and 96 which never became whole");
+    let left: Vec<u64> = list(folder.path()).unwrap().iter().map(|listed| listed.name.step).collect();
+    assert_eq!(left, [144, 192, 240]);
+    assert_eq!(prune(folder.path(), 2).unwrap(), 0);
+}
+
+#[test]
+fn a_disk_that_takes_nothing_leaves_what_was_there() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 48, 0, &[1, 2]);
+    let header = header(96, 0);
+    // A file stands where the folder should be.
+    let path = folder.path().join(Name::of(&header).to_string());
+    fs::write(&path, "").unwrap();
+    let error = part::write(&path, &header, start(1), &snapshot(1, 96), None).unwrap_err();
+    assert!(matches!(error, CheckpointError::Io { .. }), "{error}");
+    assert_eq!(newest_whole(folder.path()).unwrap().0.unwrap().header().step, 48);
+}
+
+#[test]
+fn parts_of_two_checkpoints_are_not_mixed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (write(folder.path(), 96, 0, &[1]), write(folder.path(), 144, 0, &[2]));
+    for name in ["node-2.safetensors", "node-2.json"] {
+        fs::copy(other.join(name), one.join(name)).unwrap();
+    }
+    assert!(matches!(Checkpoint::open(&one), Err(CheckpointError::Foreign { .. })));
+}
+
+#[test]
+fn names_are_read_as_they_are_written() {
+    let name = Name { run: 3, step: 960, lineage: Lineage(0x1f) };
+    let text = "run-0003-step-000000000960-0000000000000000000000000000001f";
+    assert_eq!((name.to_string().as_str(), Name::parse(text)), (text, Some(name)));
+    for wrong in ["", "run-3-step-960-1f", "run-0003-step-000000000960-", &text[1..], &format!("{text}0")] {
+        assert_eq!(Name::parse(wrong), None, "{wrong}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Wherever a file is cut off, and whichever byte is another: the older checkpoint is used, nothing panics.
+    #[test]
+    fn a_torn_or_altered_file_is_never_used(at in any::<prop::sample::Index>(), file in 0..4usize, cut in any::<bool>(), flip in 1..=255u8) {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), 48, 0, &[1, 2]);
+        let newer = write(folder.path(), 96, 0, &[1, 2]);
+        let path = newer.join(["node-1.safetensors", "node-1.json", "node-2.safetensors", "node-2.json"][file]);
+        let mut bytes = fs::read(&path).unwrap();
+        let at = at.index(bytes.len());
+        if cut { bytes.truncate(at) } else { bytes[at] ^= flip }
+        fs::write(&path, &bytes).unwrap();
+        let (found, refused) = newest_whole(folder.path()).unwrap();
+        let found = found.unwrap();
+        // A byte of a manifest may be of no consequence: then every value is what was written all the same.
+        if found.header().step == 96 {
+            prop_assert!(!cut && file % 2 == 1 && refused.is_empty());
+            prop_assert_eq!(flat(&found), (0..ELEMENTS).map(|index| value(index, 96)).collect::<Vec<_>>());
+        } else {
+            prop_assert!(refused[0].error.to_string().contains("run-0000-step-000000000096"));
+        }
+    }
+
+    /// Manifests are read from a disk that others write to.
+    #[test]
+    fn any_text_is_a_manifest_or_an_error(text in prop::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(Part::parse(&text).is_err());
+    }
+}

@@ -1,0 +1,229 @@
+//! The thread that writes this node's parts. Training never waits for it: a disk that is full or slow is counted and logged.
+
+use super::error::CheckpointError;
+use super::folder::{self, Name};
+use super::manifest::{Header, Tensor};
+use super::part;
+use super::resumed::Resumed;
+use slowmo_actors::ports::store::{Restored, Snapshot, Store};
+use slowmo_actors::status::{Checkpointing, StatusBoard};
+use slowmo_protocol::coordinator::Outcome;
+use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::sampler::{DecidedRound, samples_until};
+use slowmo_protocol::trace::Start;
+use slowmo_protocol::view::Member;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Longest word that training code may add to a checkpoint.
+pub const CURSOR_BYTES_MAX: usize = 64 << 10;
+/// How long a node that ends waits for its last part to be written.
+pub const FLUSH_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Where a node's checkpoints go, and what its founding goes on from.
+#[derive(Debug)]
+pub struct Checkpoints {
+    shared: Option<Arc<Shared>>,
+    resumed: Option<Arc<Resumed>>,
+}
+
+/// What the node and the thread share.
+#[derive(Debug)]
+struct Shared {
+    settings: WriterSettings,
+    board: Arc<StatusBoard>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What a writer needs to know.
+#[derive(Clone, Debug)]
+pub struct WriterSettings {
+    /// Which node, which start.
+    pub start: Start,
+    /// The folder of all checkpoints.
+    pub folder: PathBuf,
+    /// Whole checkpoints that are kept.
+    pub keep_last: usize,
+    /// The outer optimizer.
+    pub outer: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Option<Snapshot>,
+    writing: bool,
+    ends: bool,
+    tensors: Vec<Tensor>,
+    cursor: Option<String>,
+    told: Checkpointing,
+}
+
+impl Checkpoints {
+    /// Keeps nothing.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { shared: None, resumed: None }
+    }
+
+    /// Goes on from `resumed`, and writes if `settings` say where.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn new(settings: Option<WriterSettings>, resumed: Option<Resumed>, board: Arc<StatusBoard>) -> std::io::Result<Self> {
+        let resumed = resumed.map(Arc::new);
+        let Some(settings) = settings else { return Ok(Self { shared: None, resumed }) };
+        let shared = Arc::new(Shared { settings, board, state: Mutex::default(), changed: Condvar::new() });
+        let writer = Arc::clone(&shared);
+        std::thread::Builder::new().name("slowmo-checkpoints".to_owned()).spawn(move || writer.run())?;
+        Ok(Self { shared: Some(shared), resumed })
+    }
+
+    /// Whether anything is written.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// What the founding goes on from.
+    #[must_use]
+    pub fn resumed(&self) -> Option<&Arc<Resumed>> {
+        self.resumed.as_ref()
+    }
+
+    /// Names the model's tensors, for whoever exports a checkpoint.
+    pub fn describe(&self, tensors: Vec<Tensor>) {
+        if let Some(shared) = &self.shared {
+            shared.lock().tensors = tensors;
+        }
+    }
+
+    /// A word of the training code's own that goes with every later part.
+    pub fn set_cursor(&self, cursor: String) {
+        if let Some(shared) = &self.shared {
+            shared.lock().cursor = Some(cursor);
+        }
+    }
+}
+
+impl Store for Checkpoints {
+    fn keeps(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    fn keep(&self, snapshot: Snapshot) {
+        let Some(shared) = &self.shared else { return };
+        let mut state = shared.lock();
+        if state.waiting.replace(snapshot).is_some() {
+            state.told.skipped += 1;
+            shared.tell(&state);
+            tracing::warn!("a checkpoint was not begun when the next came: the disk is too slow for checkpoint_every");
+        }
+        shared.changed.notify_all();
+    }
+
+    fn flush(&self) {
+        let Some(shared) = &self.shared else { return };
+        let busy = |state: &mut State| state.waiting.is_some() || state.writing;
+        let waited = shared.changed.wait_timeout_while(shared.lock(), FLUSH_WAIT_MAX, busy).unwrap_or_else(PoisonError::into_inner);
+        if waited.1.timed_out() {
+            tracing::warn!("the last checkpoint was not written in time");
+        }
+    }
+
+    fn restored(&self) -> Option<Arc<dyn Restored>> {
+        self.resumed.clone().map(|resumed| resumed as _)
+    }
+}
+
+impl Drop for Checkpoints {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            shared.lock().ends = true;
+            shared.changed.notify_all();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        while let Some((snapshot, tensors, cursor)) = self.next() {
+            let header = self.header(&snapshot, tensors);
+            let written = self.write(&header, &snapshot, cursor);
+            // The values go before anybody hears of it: whoever waits may need their memory.
+            drop(snapshot);
+            let mut state = self.lock();
+            state.writing = false;
+            match written {
+                Ok(bytes) => {
+                    state.told.written += 1;
+                    (state.told.last_step, state.told.last_bytes) = (Some(header.step), bytes);
+                    state.told.error = None;
+                }
+                Err(error) => {
+                    tracing::error!(%error, step = header.step, "this node's part of a checkpoint was not written: training goes on");
+                    state.told.failed += 1;
+                    state.told.error = Some(error.to_string());
+                }
+            }
+            self.tell(&state);
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for what is to be written; `None` when the node is gone.
+    fn next(&self) -> Option<(Snapshot, Vec<Tensor>, Option<String>)> {
+        let idle = |state: &mut State| state.waiting.is_none() && !state.ends;
+        let mut state = self.changed.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+        let snapshot = state.waiting.take()?;
+        state.writing = true;
+        Some((snapshot, state.tensors.clone(), state.cursor.clone()))
+    }
+
+    fn header(&self, snapshot: &Snapshot, tensors: Vec<Tensor>) -> Header {
+        let Snapshot { outcome, members_before, parameters, .. } = snapshot;
+        let settings = &self.settings;
+        Header {
+            run: outcome.origin.run,
+            lineage: outcome.lineage.0,
+            step: outcome.terms.next_step().0,
+            round: outcome.round.0,
+            rounds_before: outcome.origin.rounds,
+            elements: outcome.terms.elements,
+            parameters: *parameters as u64,
+            outer: settings.outer.clone(),
+            momentum_lost: outcome.origin.momentum_lost.saturating_add(outcome.momentum_lost),
+            members: outcome.view.ids().map(|NodeId(id)| id).collect(),
+            samples: samples_left(outcome, members_before),
+            tensors,
+        }
+    }
+
+    fn write(&self, header: &Header, snapshot: &Snapshot, cursor: Option<String>) -> Result<u64, CheckpointError> {
+        let WriterSettings { start, folder, keep_last, .. } = &self.settings;
+        let part = part::write(&folder.join(Name::of(header).to_string()), header, *start, snapshot, cursor)?;
+        // One node looks after what is old; where it dies, the next lowest does so next time.
+        if header.members.first() == Some(&start.node.0)
+            && let Err(error) = folder::prune(folder, *keep_last)
+        {
+            tracing::warn!(%error, "an old checkpoint was not removed");
+        }
+        Ok(part.bytes)
+    }
+
+    fn tell(&self, state: &State) {
+        self.board.checkpoints(state.told.clone());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which samples are left after a round, if the training follows an elastic sampler.
+fn samples_left(outcome: &Outcome, members: &[Member]) -> Option<slowmo_protocol::sampler::Progress> {
+    let round = DecidedRound { until: samples_until(&outcome.terms), contributors: &outcome.contributors, members };
+    outcome.samples.as_ref().map(|start| start.after(&round))
+}
