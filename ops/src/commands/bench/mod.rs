@@ -1,5 +1,6 @@
 //! `slowmo bench …`: the runtime against the limits of this machine, both measured in the same run.
 
+mod checkpoint;
 mod churn;
 mod churn_node;
 mod gossip;
@@ -32,6 +33,8 @@ pub enum Bench {
     Recovery(recovery::RecoveryBench),
     /// What a joining node receives, and what the others notice of it.
     Join(join::JoinBench),
+    /// What writing checkpoints beside the training costs it.
+    Checkpoint(checkpoint::CheckpointBench),
     /// The raw limits alone: QUIC, TCP, memory, and all-to-all QUIC between as many processes.
     Limits(limits::Limits),
 }
@@ -45,6 +48,7 @@ impl Bench {
             Self::Step(step) => step.run(console),
             Self::Recovery(recovery) => recovery.run(console),
             Self::Join(join) => join.run(console),
+            Self::Checkpoint(checkpoint) => checkpoint.run(console),
             Self::Limits(limits) => limits.run(console),
         }
     }
