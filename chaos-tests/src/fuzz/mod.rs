@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`wire`] | what nodes send each other: frames, prefaces, stream headers, datagrams, values |
 //! | [`machines`] | the same, handed to the machines that act on it |
-//! | [`text`] | what people and tools write: configurations, keys, admin requests, trajectories, traces |
+//! | [`text`] | what people and tools write: configurations, keys, admin requests, trajectories, traces, checkpoints |
 
 pub mod machines;
 pub mod mutate;
@@ -43,6 +43,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "admin", run: text::admin, seeds: seeds::admin },
     Target { name: "trajectory", run: text::trajectory, seeds: seeds::trajectories },
     Target { name: "trace", run: text::trace, seeds: seeds::traces },
+    Target { name: "manifest", run: text::manifest, seeds: seeds::manifests },
+    Target { name: "tensor_file", run: text::tensor_file, seeds: seeds::tensor_files },
 ];
 
 /// The target of this name.

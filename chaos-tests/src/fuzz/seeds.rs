@@ -3,11 +3,13 @@
 use super::machines::{LINEAGE, terms, view};
 use crate::sim::{Look, search};
 use slowmo::admin::{Answer, LastRound, MemberReport, Report, Request};
+use slowmo::checkpoints::{self, Kept, KeptShard, Kind, Part, Tensor};
 use slowmo::config::keys::KEYS;
 use slowmo::transport::quic::{CLUSTER_KEY_BYTES, ClusterKey, Identity};
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Origin, Outcome, Proposal};
 use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, NodeId, Round};
+use slowmo_protocol::sampler::Progress;
 use slowmo_protocol::wire::{
     Content, Contributed, Datagram, Frame, Header, Life, LifeState, LifeUpdate, Message, RefusalReason, SwimMessage, SwimPacket,
 };
@@ -223,6 +225,51 @@ pub(super) fn admin() -> Seeds {
     let answers = answers.iter().filter_map(|answer| serde_json::to_vec(answer).ok());
     let requests = requests.iter().filter_map(|request| serde_json::to_vec(request).ok());
     requests.chain(answers).enumerate().map(|(index, bytes)| (format!("{index}"), bytes)).collect()
+}
+
+/// A small part's manifest, with everything optional and without.
+pub(super) fn manifests() -> Seeds {
+    let progress = Progress::new(slowmo_protocol::sampler::Settings { samples: 10, batch: 2, seed: 7 }).ok();
+    let tensors = vec![Tensor { name: "layer.weight".to_owned(), shape: vec![5, 4], kind: Kind::Parameter }];
+    let checkpoint = checkpoints::Header {
+        run: 1,
+        lineage: LINEAGE.0,
+        step: 96,
+        round: 8,
+        rounds_before: 40,
+        elements: 23,
+        parameters: 20,
+        outer: Some("slowmo".to_owned()),
+        momentum_lost: 1,
+        members: vec![5, 9],
+        samples: progress,
+        tensors,
+    };
+    let whole = Part {
+        format: 1,
+        node: 9,
+        incarnation: 3,
+        written_at_us: 1_700_000_000_000_000,
+        file: "node-9.safetensors".to_owned(),
+        bytes: 400,
+        shards: vec![KeptShard { shard: 0, values: 1 << 100, momentum: Some(7) }, KeptShard { shard: 1, values: 3, momentum: None }],
+        optimizer: Some(Kept { values: 20, digest: 9 }),
+        cursor: Some("é".to_owned()),
+        checkpoint,
+    };
+    let mut bare = whole.clone();
+    (bare.optimizer, bare.cursor, bare.checkpoint.samples, bare.checkpoint.outer) = (None, None, None, None);
+    let text = |part: &Part| serde_json::to_string(part).unwrap_or_default();
+    vec![named("whole", text(&whole)), named("bare", text(&bare))]
+}
+
+/// Two values of one tensor.
+pub(super) fn tensor_files() -> Seeds {
+    let header = r#"{"values.0":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}   "#;
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.extend([0; 8]);
+    vec![("two-values".to_owned(), file)]
 }
 
 /// Two small trajectories.

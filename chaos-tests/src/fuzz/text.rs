@@ -1,10 +1,11 @@
-//! What people and tools write: configurations, keys, admin requests and answers, trajectories, traces.
+//! What people and tools write: configurations, keys, admin requests and answers, trajectories, traces, checkpoints.
 
 use crate::conformance::Case;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use slowmo::Config;
 use slowmo::admin::{Answer, Request};
+use slowmo::checkpoints::{Part, is_tensor_file_for_tests};
 use slowmo::config::{ClusterKey, user_arguments};
 use slowmo::transport::quic::Identity;
 use slowmo_protocol::trace::Line;
@@ -93,6 +94,22 @@ pub fn trajectory(data: &[u8]) -> bool {
 /// One line of a trace.
 pub fn trace(data: &[u8]) -> bool {
     std::str::from_utf8(data).is_ok_and(json_round_trip::<Line>)
+}
+
+/// The manifest of a part of a checkpoint.
+pub fn manifest(data: &[u8]) -> bool {
+    let Ok(part) = Part::parse(data) else { return false };
+    let again = serde_json::to_vec(&part).ok().and_then(|written| Part::parse(&written).ok());
+    assert_eq!(again.as_ref(), Some(&part));
+    // Nothing that was accepted reaches beyond the model.
+    let elements = usize::try_from(part.checkpoint.elements).unwrap_or(usize::MAX);
+    assert!(part.checkpoint.parameters() <= elements && part.checkpoint.layout().elements() == elements);
+    true
+}
+
+/// A file of tensors.
+pub fn tensor_file(data: &[u8]) -> bool {
+    is_tensor_file_for_tests(data)
 }
 
 fn json_round_trip<T: DeserializeOwned + Serialize + PartialEq + Debug>(line: &str) -> bool {

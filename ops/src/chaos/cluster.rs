@@ -1,6 +1,7 @@
 //! The node processes of a run, and how they are told to write traces and to announce the link emulator's addresses.
 
 use super::ChaosError;
+use super::disks::Disks;
 use crate::processes::{ADVERTISE, Group, LISTEN, Plan, TRACE};
 use slowmo::Config;
 use slowmo_chaos::processes::relay::Relay;
@@ -11,6 +12,9 @@ use slowmo_protocol::time::Span;
 use slowmo_protocol::trace::Setup;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+
+/// The folder of a node's checkpoints.
+const CHECKPOINTS: &str = "SLOWMO_CHECKPOINTS";
 
 /// What is run, on what, for how long.
 #[derive(Clone, Debug)]
@@ -47,7 +51,10 @@ impl Orders {
 
     /// Settings that the scenario makes, as variables.
     fn settings(&self) -> impl Iterator<Item = (String, String)> {
-        self.scenario.settings.iter().map(|(key, value)| (format!("SLOWMO_{}", key.to_uppercase()), value.to_string()))
+        let written = self.scenario.writes_checkpoints().then(|| (CHECKPOINTS.to_owned(), "disks".to_owned()));
+        let settings = self.scenario.settings.iter().map(|(key, value)| (format!("SLOWMO_{}", key.to_uppercase()), value.to_string()));
+        // Each node is told its own link to it.
+        settings.chain(written)
     }
 
     /// What the invariants must know, as the nodes will be configured: by this process's variables, the scenario and their flags.
@@ -73,7 +80,7 @@ impl Orders {
     }
 
     /// Starts the founders.
-    pub(super) fn start(&self, relay: &Relay, traces: &Path) -> Result<Group, ChaosError> {
+    pub(super) fn start(&self, relay: &Relay, traces: &Path, disks: Option<&Disks>) -> Result<Group, ChaosError> {
         let mut plan = Plan::new(&self.program, self.scenario.nodes).arguments(self.arguments.iter().cloned());
         for (name, value) in self.settings() {
             plan = plan.variable(&name, value);
@@ -81,8 +88,9 @@ impl Orders {
         plan = plan.variable(TRACE, traces);
         for node in self.ids() {
             let Some((listens, announces)) = relay.addresses(node) else { continue };
-            let own = vec![(LISTEN.to_owned(), listens.to_string().into()), (ADVERTISE.to_owned(), announces.to_string().into())];
+            let mut own = vec![(LISTEN.to_owned(), listens.to_string().into()), (ADVERTISE.to_owned(), announces.to_string().into())];
             // Ids are at most a few dozen.
+            own.extend(disks.map(|disks| (CHECKPOINTS.to_owned(), disks.of(node.0 as usize).into())));
             plan.environments.insert(node.0 as usize, own);
         }
         Ok(Group::start(&plan)?)

@@ -6,6 +6,7 @@
 //! | `trace.jsonl`, `baseline.jsonl` | the merged traces of the run with faults and of the fault-free one |
 //! | `output.log`, `baseline.log` | what the nodes wrote |
 //! | `report.json`, `report.html` | what became of it |
+//! | `checkpoints/`, `disks/` | what the nodes kept, where the scenario asks for it |
 //! | `raw/` | the nodes' own traces, until they are merged |
 
 use super::ChaosError;
@@ -47,6 +48,12 @@ impl Folder {
     #[must_use]
     pub fn open(path: &Path) -> Self {
         Self { path: path.to_owned() }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// A file or folder in it.

@@ -3,6 +3,7 @@
 //! | file | does |
 //! |---|---|
 //! | `cluster` | the processes: started so that they announce the link emulator's addresses and write traces |
+//! | `disks` | where the processes write checkpoints, and disks that are full |
 //! | `perform` | carries out a schedule |
 //! | `sample` | memory and descriptors of processes |
 //! | `folder` | what a run leaves behind |
@@ -10,13 +11,14 @@
 //! Starts and signals processes, binds loopback sockets, writes into the folder of the run.
 
 mod cluster;
+mod disks;
 mod folder;
 mod perform;
 mod sample;
 
 pub use cluster::Orders;
 pub use folder::{Folder, Part};
-pub use perform::{Progress, run};
+pub use perform::{Outcome, Progress, run};
 
 use crate::processes::GroupError;
 use nix::sys::signal::Signal;

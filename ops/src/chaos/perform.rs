@@ -1,6 +1,7 @@
 //! Carries out a schedule on the processes of a run, and writes down what it does.
 
 use super::cluster::Orders;
+use super::disks::Disks;
 use super::folder::{Folder, Part};
 use super::{ChaosError, FOUNDING_MAX, sample};
 use crate::jobs;
@@ -9,6 +10,7 @@ use nix::sys::signal::Signal;
 use slowmo::admin::{Answer, Request};
 use slowmo_chaos::processes::collect::{self, Journal};
 use slowmo_chaos::processes::relay::{Layer, Relay, Traffic};
+use slowmo_chaos::processes::report::Kept;
 use slowmo_chaos::processes::schedule::{Schedule, Step, Way, What, plan, span};
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::trace::{Event, Fault, Link};
@@ -48,6 +50,8 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// What the links carried.
     pub traffic: Traffic,
+    /// The checkpoints that are there at the end, where any were written.
+    pub kept: Option<Kept>,
 }
 
 /// Makes one run, with or without its faults, and leaves its merged trace in `folder`. Call it on the main thread.
@@ -60,13 +64,16 @@ pub fn run(orders: &Orders, part: Part, folder: &Folder, tell: &mut dyn FnMut(Pr
     let mut journal = Journal::create(&raw)?;
     let relay = Relay::start(&orders.ids(), orders.scenario.links.link(), orders.seed)?;
     journal.write(Event::Begun(orders.setup()?))?;
-    let group = orders.start(&relay, &raw)?;
+    let nodes = || orders.ids().into_iter().map(|node| node.0 as usize);
+    let disks = orders.scenario.writes_checkpoints().then(|| Disks::create(folder.path(), nodes())).transpose()?;
+    let group = orders.start(&relay, &raw, disks.as_ref())?;
     let output = (folder.log(part)?, 0);
     let mut run = Run {
         orders,
         raw,
         journal,
         relay,
+        disks,
         group,
         output,
         expected: BTreeSet::new(),
@@ -80,7 +87,8 @@ pub fn run(orders: &Orders, part: Part, folder: &Folder, tell: &mut dyn FnMut(Pr
     }
     let done = run.perform(&schedule);
     let ended = run.end();
-    let outcome = Outcome { notes: std::mem::take(&mut run.notes), traffic: run.relay.traffic() };
+    let outcome =
+        Outcome { notes: std::mem::take(&mut run.notes), traffic: run.relay.traffic(), kept: run.disks.as_ref().map(Disks::kept) };
     drop(run);
     let merged = folder.merge(part);
     done.and(ended).and(merged).map(|()| outcome)
@@ -91,6 +99,7 @@ struct Run<'a> {
     raw: PathBuf,
     journal: Journal,
     relay: Relay,
+    disks: Option<Disks>,
     group: Group,
     /// What the nodes write, and how many bytes that were.
     output: (File, usize),
@@ -248,14 +257,10 @@ impl Run<'_> {
         let node = fault.victim().map_or(0, |node| node.0 as usize);
         match fault {
             Fault::Start { .. } => return self.start(node),
-            Fault::FullDisk { full: true, .. } => {
-                let note = "full disks for checkpoints are skipped: there are no checkpoints yet".to_owned();
-                if !self.notes.contains(&note) {
-                    self.notes.push(note);
-                }
-                return Ok(());
+            Fault::FullDisk { full, .. } => {
+                self.disks.as_ref().map_or(Ok(()), |disks| disks.fill(node, *full))?;
+                return self.did(vec![fault.clone()]);
             }
-            Fault::FullDisk { .. } => return Ok(()),
             _ => {}
         }
         // It is written down before it happens: nothing that follows from it is earlier.

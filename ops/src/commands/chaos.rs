@@ -5,7 +5,7 @@ use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use slowmo_chaos::processes::report::{Header, Report};
 use slowmo_chaos::processes::scenario::{SHIPPED, Scenario};
-use slowmo_ops::chaos::{Folder, Orders, Part, Progress, run};
+use slowmo_ops::chaos::{Folder, Orders, Outcome, Part, Progress, run};
 use slowmo_ops::processes::catch_signals;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -88,13 +88,11 @@ impl Run {
             None => drop(go(console, &orders, Part::Baseline, &folder)?),
         }
         let outcome = go(console, &orders, Part::Faulty, &folder)?;
-        (header.notes, header.traffic) = outcome;
+        (header.notes, header.traffic, header.kept) = (outcome.notes, outcome.traffic, outcome.kept);
         folder.write_header(&orders.scenario, &header)?;
         show(console, &folder.report()?, &path)
     }
 }
-
-type Outcome = (Vec<String>, slowmo_chaos::processes::relay::Traffic);
 
 fn go(console: Console, orders: &Orders, part: Part, folder: &Folder) -> anyhow::Result<Outcome> {
     let (nodes, seconds) = (orders.scenario.nodes, orders.scenario.duration_s + orders.scenario.quiet_s);
@@ -111,8 +109,7 @@ fn go(console: Console, orders: &Orders, part: Part, folder: &Folder) -> anyhow:
         }
     };
     let outcome = run(orders, part, folder, &mut tell);
-    let outcome = outcome.with_context(|| format!("the run {kind}; its trace so far is {}", folder.trace(part).display()))?;
-    Ok((outcome.notes, outcome.traffic))
+    outcome.with_context(|| format!("the run {kind}; its trace so far is {}", folder.trace(part).display()))
 }
 
 fn show(console: Console, report: &Report, folder: &std::path::Path) -> anyhow::Result<()> {

@@ -38,6 +38,7 @@ pub use checkpoint::Checkpoint;
 pub use error::CheckpointError;
 pub use export::export;
 pub use folder::{Listed, Name, Refused, list, newest_whole, prune};
-pub use manifest::{Header, Kind, MANIFEST_BYTES_MAX, Part, Tensor};
+pub use manifest::{Header, Kept, KeptShard, Kind, MANIFEST_BYTES_MAX, Part, Tensor};
 pub use resumed::Resumed;
+pub use tensor_file::is_tensor_file_for_tests;
 pub use writer::{CURSOR_BYTES_MAX, Checkpoints, FLUSH_WAIT_MAX, WriterSettings};

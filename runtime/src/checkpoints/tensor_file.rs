@@ -108,22 +108,9 @@ impl TensorFile {
     /// # Errors
     /// It cannot be read, or is torn.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let torn = |why: &str| CheckpointError::torn(path, why);
         let mut file = File::open(path).map_err(CheckpointError::io(path))?;
         let length = file.metadata().map_err(CheckpointError::io(path))?.len();
-        let mut header_bytes = [0; LENGTH_BYTES as usize];
-        file.read_exact(&mut header_bytes).map_err(|_| torn("it ends before its header"))?;
-        let header_bytes = u64::from_le_bytes(header_bytes);
-        if header_bytes > HEADER_BYTES_MAX || LENGTH_BYTES + header_bytes > length {
-            return Err(torn("its header is longer than the file"));
-        }
-        let mut header = vec![0; usize::try_from(header_bytes).unwrap_or_default()];
-        file.read_exact(&mut header).map_err(CheckpointError::io(path))?;
-        let header: Metadata = serde_json::from_slice(&header).map_err(|error| CheckpointError::torn(path, error))?;
-        let start = LENGTH_BYTES + header_bytes;
-        if start + header.data_len() as u64 != length {
-            return Err(torn("its length is not what its header says"));
-        }
+        let (header, start) = read_header(&mut file, length).map_err(|why| CheckpointError::torn(path, why))?;
         Ok(Self { file, path: path.to_owned(), header, start })
     }
 
@@ -161,4 +148,29 @@ impl TensorFile {
         }
         Err(CheckpointError::Altered { file: self.path.clone(), tensor: tensor.to_owned() })
     }
+}
+
+/// The header of a file of so many bytes, and where values begin; else what is wrong with it.
+fn read_header(file: &mut impl Read, length: u64) -> Result<(Metadata, u64), String> {
+    let mut header_bytes = [0; LENGTH_BYTES as usize];
+    file.read_exact(&mut header_bytes).map_err(|_| "it ends before its header")?;
+    let header_bytes = u64::from_le_bytes(header_bytes);
+    if header_bytes > HEADER_BYTES_MAX || LENGTH_BYTES + header_bytes > length {
+        return Err("its header is longer than the file".to_owned());
+    }
+    let mut header = vec![0; usize::try_from(header_bytes).unwrap_or_default()];
+    file.read_exact(&mut header).map_err(|error| error.to_string())?;
+    let header: Metadata = serde_json::from_slice(&header).map_err(|error| error.to_string())?;
+    let start = LENGTH_BYTES + header_bytes;
+    if start.checked_add(header.data_len() as u64) != Some(length) {
+        return Err("its length is not what its header says".to_owned());
+    }
+    Ok((header, start))
+}
+
+/// Whether bytes are a whole file of this kind: for tests of the decoder.
+#[must_use]
+pub fn is_tensor_file_for_tests(mut bytes: &[u8]) -> bool {
+    let length = bytes.len() as u64;
+    read_header(&mut bytes, length).is_ok()
 }

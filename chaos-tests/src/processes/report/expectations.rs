@@ -2,6 +2,7 @@
 
 use super::super::measure::{Growth, Measures};
 use super::super::scenario::Expect;
+use super::Kept;
 use serde::{Deserialize, Serialize};
 
 /// Something expected and whether it was met.
@@ -33,6 +34,19 @@ pub(super) fn of(expect: &Expect, measures: &Measures, baseline: Option<&Measure
     all.extend(expect.memory_growth.map(|most| growth("memory_growth", measures.memory.as_ref(), most)));
     all.extend(expect.descriptor_growth.map(|most| growth("descriptor_growth", measures.descriptors.as_ref(), most)));
     all
+}
+
+/// What is kept is whole.
+pub(super) fn kept(kept: Option<&Kept>) -> Expectation {
+    let none = Kept::default();
+    let Kept { step, wrong } = kept.unwrap_or(&none);
+    let newest = step.map_or_else(|| "no whole checkpoint".to_owned(), |step| format!("a whole checkpoint of step {step}"));
+    Expectation {
+        name: "checkpoint_kept".into(),
+        wanted: "a whole checkpoint, and no part that is torn".into(),
+        got: std::iter::once(&newest).chain(wrong).cloned().collect::<Vec<_>>().join("; "),
+        met: step.is_some() && wrong.is_empty(),
+    }
 }
 
 fn unattended(measures: &Measures) -> Expectation {

@@ -64,6 +64,15 @@ pub struct Judged {
     pub verdict: Verdict,
 }
 
+/// The checkpoints that a run left.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// The inner step behind the newest whole one, every value of which was verified.
+    pub step: Option<u64>,
+    /// What is wrong with parts that are there; parts that are missing are nothing wrong.
+    pub wrong: Vec<String>,
+}
+
 /// What a run was, beside its traces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
@@ -77,6 +86,9 @@ pub struct Header {
     pub notes: Vec<String>,
     /// What the emulated links carried.
     pub traffic: Traffic,
+    /// The checkpoints that it left, where any were written.
+    #[serde(default)]
+    pub kept: Option<Kept>,
 }
 
 impl Report {
@@ -92,7 +104,8 @@ impl Report {
             examined.verdicts.iter().filter(violated).cloned().collect::<Vec<_>>()
         };
         let broken_without_faults = baseline.map(broken).unwrap_or_default();
-        let expectations = expectations::of(&scenario.expect, &measures, fault_free.as_ref(), throughput_share);
+        let mut expectations = expectations::of(&scenario.expect, &measures, fault_free.as_ref(), throughput_share);
+        expectations.extend(scenario.expect.checkpoint_kept.then(|| expectations::kept(header.kept.as_ref())));
         let met = expectations.iter().all(|expectation| expectation.met);
         Self {
             succeeded: met && broken(run).is_empty() && broken_without_faults.is_empty(),

@@ -75,7 +75,7 @@ pub enum Action {
         #[serde(default)]
         mbit_per_s: f64,
     },
-    /// The disk for checkpoints is full. Nodes write none yet: a run notes that it was left out.
+    /// The disk for checkpoints is full: a node writes no part of one. Wants `checkpoint_every` among the settings.
     FullDisk {
         /// Whose.
         who: Who,

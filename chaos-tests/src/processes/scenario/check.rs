@@ -79,6 +79,9 @@ impl Scenario {
                 self.who(place, who)?;
                 for_s.iter().try_for_each(|time| check_time(place, time))
             }
+            Action::FullDisk { .. } if !self.writes_checkpoints() => {
+                Err(format!("{place}: full_disk wants checkpoints: give checkpoint_every in [settings]"))
+            }
             Action::Pause { who, for_s } | Action::FullDisk { who, for_s } => {
                 self.who(place, who)?;
                 check_time(place, for_s)

@@ -142,6 +142,9 @@ pub struct Expect {
     /// The resident memory of no survivor grows by more than this share after warm-up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_growth: Option<f64>,
+    /// A whole checkpoint is there at the end, and no part of one is torn.
+    #[serde(default)]
+    pub checkpoint_kept: bool,
     /// The open descriptors of no survivor grow by more than this share after warm-up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub descriptor_growth: Option<f64>,
@@ -185,6 +188,12 @@ impl Scenario {
     #[must_use]
     pub fn ids_max(&self) -> usize {
         self.nodes_max.unwrap_or(self.nodes)
+    }
+
+    /// Whether the nodes write checkpoints, into a folder of the run.
+    #[must_use]
+    pub fn writes_checkpoints(&self) -> bool {
+        self.settings.contains_key("checkpoint_every")
     }
 
     /// How many nodes random faults leave untouched.

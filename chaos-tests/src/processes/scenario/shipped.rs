@@ -20,6 +20,7 @@ macro_rules! shipped {
 
 shipped![
     "one_kill",
+    "full_disk",
     "leader_kill",
     "rolling_restart",
     "half_cut",

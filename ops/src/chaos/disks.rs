@@ -1,0 +1,63 @@
+//! Where the nodes of a run write checkpoints: one folder, which each reaches by a link of its own. While its disk is full, a file stands
+//! where a node's link was: nothing can be written, whoever the user is.
+
+use super::ChaosError;
+use slowmo::checkpoints::newest_whole;
+use slowmo_chaos::processes::report::Kept;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// The disks of a run's nodes.
+pub struct Disks {
+    folder: PathBuf,
+    links: PathBuf,
+}
+
+impl Disks {
+    /// Empty ones in a folder of a run, for these nodes.
+    pub fn create(parent: &Path, mut nodes: impl Iterator<Item = usize>) -> Result<Self, ChaosError> {
+        let disks = Self { folder: parent.join("checkpoints"), links: parent.join("disks") };
+        for path in [&disks.folder, &disks.links] {
+            let made = if path.exists() { std::fs::remove_dir_all(path) } else { Ok(()) };
+            made.and_then(|()| std::fs::create_dir_all(path)).map_err(failed(path))?;
+        }
+        nodes.try_for_each(|node| disks.fill(node, false))?;
+        Ok(disks)
+    }
+
+    /// Where a node writes its checkpoints.
+    pub fn of(&self, node: usize) -> PathBuf {
+        self.links.join(format!("node-{node}"))
+    }
+
+    /// A node's disk is full from now on, or has room again.
+    pub fn fill(&self, node: usize, full: bool) -> Result<(), ChaosError> {
+        let path = self.of(node);
+        let removed = match std::fs::remove_file(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        };
+        let put = || if full { File::create(&path).map(drop) } else { symlink(&self.folder, &path) };
+        removed.and_then(|()| put()).map_err(failed(&path))
+    }
+
+    /// What is there after a run.
+    pub fn kept(&self) -> Kept {
+        match newest_whole(&self.folder) {
+            Ok((found, refused)) => {
+                let torn = |error: &slowmo::checkpoints::CheckpointError| {
+                    !matches!(error, slowmo::checkpoints::CheckpointError::Incomplete { .. })
+                };
+                let wrong = refused.iter().filter(|refused| torn(&refused.error)).map(|refused| refused.error.to_string()).collect();
+                Kept { step: found.map(|checkpoint| checkpoint.header().step), wrong }
+            }
+            Err(error) => Kept { step: None, wrong: vec![error.to_string()] },
+        }
+    }
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> ChaosError + '_ {
+    move |source| ChaosError::File { path: path.to_owned(), source }
+}
