@@ -127,8 +127,6 @@ pub struct Config {
     pub admin: Option<PathBuf>,
     /// Folder in which this node writes down what it does.
     pub trace: Option<PathBuf>,
-    /// SIGTERM drains this node.
-    pub drain_on_sigterm: bool,
     /// Folder of the checkpoints.
     pub checkpoints: Option<PathBuf>,
     /// Outer rounds from one checkpoint to the next.
@@ -137,6 +135,8 @@ pub struct Config {
     pub checkpoint_keep_last: usize,
     /// What a founding goes on from.
     pub resume: Resume,
+    /// SIGTERM drains this node.
+    pub drain_on_sigterm: bool,
     /// How long a peer is tried before it is given up, in milliseconds.
     pub connect_timeout_ms: u64,
     /// How long a round may take, in milliseconds.
