@@ -6,6 +6,7 @@ use crate::buffers::Pool;
 use crate::coordinator::CoordinatorMessage;
 use crate::gossip_peer::GossipPeerMessage;
 use crate::membership::MembershipMessage;
+use crate::metrics::Metrics;
 use crate::ports::clock::Clock;
 use crate::ports::discovery::Discovery;
 use crate::ports::recorder::Recorder;
@@ -85,6 +86,8 @@ pub struct NodeContext {
     pub actors: Actors,
     /// What the node's admin endpoint shows.
     pub status: Arc<StatusBoard>,
+    /// What it counts.
+    pub metrics: Metrics,
     /// Where the node writes down what it does.
     pub recorder: Arc<dyn Recorder>,
     /// Where decided state is kept for good.

@@ -22,6 +22,7 @@ mod error;
 pub mod gossip_peer;
 pub mod meeting;
 pub mod membership;
+pub mod metrics;
 pub mod node_supervisor;
 pub mod ports;
 pub mod rates;

@@ -106,6 +106,10 @@ pub struct NodeStatus {
     pub loss: Option<(Step, f64)>,
     /// Its gossip, if it gossips.
     pub gossip: Option<Gossiping>,
+    /// Outcomes that changed the view since this node is a member.
+    pub view_changes: u64,
+    /// How often a member was declared dead.
+    pub deaths: u64,
     /// Its parts of checkpoints, if it writes any.
     pub checkpoints: Option<Checkpointing>,
     /// Why no round is decided, and what would release it.
@@ -152,6 +156,7 @@ impl StatusBoard {
             status.alive_then = status.members_then - before.intersection(&then).count();
             let stayed = |id: &NodeId| status.members.iter().any(|member| member.id == *id && outcome.view.members().contains(member));
             status.dead = then.into_iter().filter(stayed).collect();
+            status.view_changes += u64::from(!status.members.is_empty() && status.epoch != outcome.view.epoch());
             status.members = outcome.view.members().to_vec();
             (status.lineage, status.epoch) = (outcome.lineage, outcome.view.epoch());
             (status.round, status.step) = (outcome.round.next(), outcome.terms.next_step());
@@ -183,6 +188,7 @@ impl StatusBoard {
         self.with(|status| {
             let changed = if lives { status.dead.remove(&node) } else { status.dead.insert(node) };
             if changed {
+                status.deaths += u64::from(!lives);
                 note(status, format!("{node} is {}", if lives { "back" } else { "dead" }));
             }
         });

@@ -4,6 +4,7 @@ use crate::checkpoints::CheckpointError;
 use crate::config::ConfigError;
 use crate::device::DeviceError;
 use crate::sampler::SamplerError;
+use crate::telemetry::{AccessError, HttpError};
 use crate::tensors::{FreezeError, TensorError};
 use crate::transport::quic::{BindError, IdentityError};
 use slowmo_actors::ExchangeError;
@@ -30,6 +31,12 @@ pub enum SpawnError {
         /// What the operating system said.
         error: std::io::Error,
     },
+    /// The HTTP endpoint cannot listen.
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    /// Its token cannot be had.
+    #[error(transparent)]
+    Token(#[from] AccessError),
     /// The checkpoint to go on from cannot be used, or the folder of checkpoints not be read.
     #[error("{0}; check the keys checkpoints and resume (resume = none begins anew)")]
     Checkpoint(#[from] CheckpointError),

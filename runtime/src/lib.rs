@@ -35,6 +35,7 @@ mod node;
 pub mod recorder;
 mod runtime;
 mod sampler;
+pub mod telemetry;
 pub mod tensors;
 pub mod transport;
 mod worker;

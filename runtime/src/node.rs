@@ -4,6 +4,7 @@
 use crate::admin::{Endpoint, Report, report};
 use crate::checkpoints::Checkpoints;
 use crate::executor::Executor;
+use crate::telemetry;
 use crate::transport::quic;
 use crate::worker::block_on;
 use ractor::ActorRef;
@@ -41,6 +42,7 @@ pub struct Node {
     closed: AtomicBool,
     /// Dropped, and its socket removed, with the node.
     _admin: Option<Endpoint>,
+    http: Option<telemetry::Endpoint>,
 }
 
 impl Node {
@@ -53,12 +55,12 @@ impl Node {
         executor: Executor,
     ) -> Self {
         let (executor, closed) = (Mutex::new(Some(executor)), AtomicBool::new(false));
-        Self { context, devices, checkpoints, collective, supervisor, workers, executor, closed, _admin: None }
+        Self { context, devices, checkpoints, collective, supervisor, workers, executor, closed, _admin: None, http: None }
     }
 
-    /// Keeps the admin endpoint for as long as the node lives.
-    pub(crate) fn with_admin(mut self, admin: Option<Endpoint>) -> Self {
-        self._admin = admin;
+    /// Keeps the endpoints for as long as the node lives.
+    pub(crate) fn with_admin(mut self, admin: Option<Endpoint>, http: Option<telemetry::Endpoint>) -> Self {
+        (self._admin, self.http) = (admin, http);
         self
     }
 
@@ -80,6 +82,16 @@ impl Node {
         };
         // The executor ends: nobody waits any more.
         _ = flushing.await;
+    }
+
+    /// Where it serves HTTP.
+    pub(crate) fn http_address(&self) -> Option<std::net::SocketAddr> {
+        self.http.as_ref().map(telemetry::Endpoint::address)
+    }
+
+    /// Takes note of how long the training thread waited for other nodes.
+    pub(crate) fn waited(&self, exchange: &'static str, since: std::time::Instant) {
+        self.context.metrics.waited(exchange, since.elapsed().as_secs_f64());
     }
 
     /// Whether somebody keeps what this node does.

@@ -10,12 +10,14 @@ use crate::executor::Executor;
 use crate::launcher;
 use crate::node::Node;
 use crate::recorder::{FileRecorder, UntilCrashed};
+use crate::telemetry;
 use crate::transport::faulty::{self, Faults};
 use crate::transport::memory::MemoryHub;
 use crate::worker::{Session, Worker};
 use ractor::Actor;
 use slowmo_actors::context::{Actors, MAILBOX_CREDITS_MAX, NodeContext, NodeSettings};
 use slowmo_actors::coordinator::Inspection;
+use slowmo_actors::metrics::Metrics;
 use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor, NodeSupervisorMessage};
 use slowmo_actors::ports::clock::TokioClock;
 use slowmo_actors::ports::discovery::Discovery;
@@ -87,11 +89,16 @@ impl Runtime {
             Some(path) => Some(serve_admin(path, &context, &executor)?),
             None => None,
         };
+        let http = match config.http {
+            Some(address) => Some(serve_http(address, config, &context, &executor)?),
+            None => None,
+        };
         if config.drain_on_sigterm && executor.is_own() {
             executor.handle().spawn(admin::drain_on_sigterm(Arc::clone(&context)));
         }
         let taken = Mutex::new(vec![false; workers.len()]);
-        let node = Node::new(context, (devices.each, devices.collective), checkpoints, supervisor, workers, executor).with_admin(admin);
+        let node =
+            Node::new(context, (devices.each, devices.collective), checkpoints, supervisor, workers, executor).with_admin(admin, http);
         Ok(Self { node: Arc::new(node), taken, faults })
     }
 
@@ -125,6 +132,12 @@ impl Runtime {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.node.local().address
+    }
+
+    /// Where this node serves HTTP (key `http`), if it does.
+    #[must_use]
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.node.http_address()
     }
 
     /// Hands over in the next round and leaves: the training loop sees `drained` in a step's report. As SIGTERM and
@@ -270,6 +283,7 @@ impl RuntimeBuilder {
             pool: Arc::clone(&devices.pool),
             actors: Actors::default(),
             status,
+            metrics: Metrics::default(),
             store: Arc::clone(&checkpoints) as _,
             recorder,
             ended: OnceLock::new(),
@@ -380,6 +394,19 @@ fn settings(config: &Config, identity: Identity) -> Result<NodeSettings, SpawnEr
 fn serve_admin(path: &Path, context: &Arc<NodeContext>, executor: &Executor) -> Result<admin::Endpoint, SpawnError> {
     let _inside = executor.handle().enter();
     admin::Endpoint::serve(path, Arc::clone(context)).map_err(|error| SpawnError::Admin { path: path.to_owned(), error })
+}
+
+fn serve_http(
+    address: SocketAddr,
+    config: &Config,
+    context: &Arc<NodeContext>,
+    executor: &Executor,
+) -> Result<telemetry::Endpoint, SpawnError> {
+    let token = config.http_token_file.as_deref().map(telemetry::Token::read).transpose()?;
+    let _inside = executor.handle().enter();
+    let endpoint = telemetry::Endpoint::serve(address, token, Arc::clone(context))?;
+    tracing::info!(address = %endpoint.address(), "metrics and status are served");
+    Ok(endpoint)
 }
 
 /// A random id that a person can still read out.

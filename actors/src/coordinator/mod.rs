@@ -66,6 +66,8 @@ pub struct CoordinatorState {
     /// Parameters of the model: how far its state reaches.
     model_parameters: usize,
     round: Option<RoundInProgress>,
+    /// Since when this node's contribution is ready.
+    contributed_at: Option<Instant>,
     /// Since when the attempt under way publishes.
     publishes_since: Instant,
     epoch: Epoch,
@@ -130,6 +132,7 @@ impl CoordinatorState {
             parameters: 0,
             model_parameters: 0,
             round: None,
+            contributed_at: None,
             publishes_since: Instant(0),
             epoch: Epoch(0),
             order: Vec::new(),
@@ -150,6 +153,7 @@ impl CoordinatorState {
             self.model_parameters = self.parameters;
         }
         self.contributed = Some(Contributed { weight, frozen, donation, encoder: None });
+        self.contributed_at = Some(self.context.clock.now());
         let copies = self.context.settings.joiner_buffers == JoinerBuffers::Copy;
         let settings = &self.context.settings;
         let rates = if settings.algorithm.orders_by_rate() { self.context.rates.read() } else { Vec::new() };
@@ -274,6 +278,8 @@ impl CoordinatorState {
             self.context.status.push_sum_weight(members.len() as f64 - weight);
         }
         self.context.status.decided(&outcome, distance, published);
+        let reduced = self.contributed_at.take().map(|at| self.publishes_since.since(at));
+        self.context.metrics.round(outcome.terms.kind, reduced, published);
         if drained {
             self.context.status.standing(Standing::Left);
         }

@@ -25,13 +25,13 @@ const CONNECT_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Opens a bulk stream of the round.
 pub async fn open(context: &NodeContext, place: Place, to: NodeId, content: Bulk) -> Result<Box<dyn BulkSender>, BulkError> {
     let header = context.settings.identity.header(place);
-    let header = BulkHeader::V1 { header, content }.encode().map_err(|error| BulkError::Broken(error.to_string()))?;
+    let header = BulkHeader::V1 { header, content: content.clone() }.encode().map_err(|error| BulkError::Broken(error.to_string()))?;
     let header = Bytes::from(header);
     let give_up = Instant::now() + CONNECT_WAIT_MAX;
     loop {
         match context.transport.open_bulk(to, header.clone()).await {
             Err(BulkError::NotConnected(_)) if Instant::now() < give_up => tokio::time::sleep(CONNECT_LOOK_INTERVAL).await,
-            opened => return opened,
+            opened => return opened.map(|stream| context.metrics.counts_sent(&content, stream)),
         }
     }
 }

@@ -15,8 +15,8 @@ use std::sync::Arc;
 pub async fn send(context: &NodeContext, plan: &Plan, (wire, values): (WireType, &Payload), to: NodeId) -> Result<(), BulkError> {
     let header = context.settings.identity.header(plan.place);
     let content = Bulk::Gossip { step: plan.step, weight: plan.split.share, scale: plan.split.scale, wire };
-    let header = BulkHeader::V1 { header, content }.encode().map_err(|error| BulkError::Broken(error.to_string()))?;
-    let mut stream = context.transport.open_bulk(to, header.into()).await?;
+    let header = BulkHeader::V1 { header, content: content.clone() }.encode().map_err(|error| BulkError::Broken(error.to_string()))?;
+    let mut stream = context.metrics.counts_sent(&content, context.transport.open_bulk(to, header.into()).await?);
     for chunk in values.bytes() {
         stream.send(chunk).await?;
     }

@@ -74,6 +74,7 @@ fn bulk(context: &NodeContext, (from, header, stream): (NodeId, &Bytes, Box<dyn 
         return;
     }
     let gossip = matches!(content, Bulk::Gossip { .. });
+    let stream = context.metrics.counts_received(&content, stream);
     let arrived = Arrived { header, content, stream };
     if gossip {
         context.actors.tell_gossip_peer(GossipPeerMessage::Stream(arrived, credit));

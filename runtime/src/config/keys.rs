@@ -329,6 +329,15 @@ pub static KEYS: &[Key] = &[
     key!(suspect_ms, "1000", "ms", MILLISECONDS, false, "how long a peer that does not answer is suspected before it counts as dead"),
     key!(admin, word: "none", "", PATH, false, "Unix socket on which this node answers status and takes orders"),
     key!(
+        http,
+        word: "none",
+        "",
+        Allowed::Form("an IP address and a port, like 127.0.0.1:9400, or none"),
+        false,
+        "where this node serves metrics for Prometheus and its status; port 0 takes a free one; another address than loopback wants http_token_file"
+    ),
+    key!(http_token_file, word: "none", "", PATH, false, "file that holds the token which orders over HTTP must bring; without it nobody gives any"),
+    key!(
         trace,
         word: "none",
         "",

@@ -125,6 +125,10 @@ pub struct Config {
     pub suspect_ms: u64,
     /// Unix socket of this node's admin endpoint.
     pub admin: Option<PathBuf>,
+    /// Where this node serves metrics and status over HTTP.
+    pub http: Option<SocketAddr>,
+    /// File with the token that orders over HTTP must bring.
+    pub http_token_file: Option<PathBuf>,
     /// Folder in which this node writes down what it does.
     pub trace: Option<PathBuf>,
     /// Folder of the checkpoints.
@@ -220,6 +224,8 @@ impl Default for Config {
             probe_interval_ms: 200,
             suspect_ms: 1_000,
             admin: None,
+            http: None,
+            http_token_file: None,
             trace: None,
             checkpoints: None,
             checkpoint_every: None,

@@ -44,6 +44,8 @@ pub struct Session {
     after: Option<Place>,
     /// An exchange was asked for and its result not taken yet.
     waiting: bool,
+    /// When that was, and for what; of worker 0.
+    asked: Option<(std::time::Instant, &'static str)>,
     /// The result of an exchange was not taken, or only in part.
     broken: bool,
 }
@@ -70,7 +72,19 @@ impl Session {
     /// A worker before its first call.
     pub fn new(node: Arc<Node>, index: usize) -> Self {
         let (averaged_gradients, passed_over, waiting, broken) = (false, false, false, false);
-        Self { node, index, step: Step(0), sizes: None, averaged_gradients, passed_over, sampler: None, after: None, waiting, broken }
+        Self {
+            node,
+            index,
+            step: Step(0),
+            sizes: None,
+            averaged_gradients,
+            passed_over,
+            sampler: None,
+            after: None,
+            waiting,
+            asked: None,
+            broken,
+        }
     }
 
     /// Sends the founding request.
@@ -101,7 +115,7 @@ impl Session {
         parameters: &mut dyn Tensors,
         buffers: &mut Buffers<'_>,
     ) -> Result<Synchronized, SynchronizeError> {
-        self.waiting = false;
+        self.answered();
         let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped))?;
         self.follow(&exchanged)?;
         let sizes = self.sizes_of(parameters, buffers)?;
@@ -160,7 +174,7 @@ impl Session {
         buffers: &mut Buffers<'_>,
     ) -> Result<StepReport, StepError> {
         let step = self.step.0;
-        self.waiting = false;
+        self.answered();
         let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped)).map_err(|error| StepError::Exchange { step, error })?;
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
         // The others count on it that this node takes all of it.
@@ -266,7 +280,7 @@ impl Session {
         exchanged: Option<Result<Exchanged, ExchangeError>>,
         gradients: &mut dyn Tensors,
     ) -> Result<(), GradientError> {
-        self.waiting = false;
+        self.answered();
         let exchanged = match exchanged.unwrap_or(Err(ExchangeError::Stopped)) {
             Err(ExchangeError::PassedOver) => {
                 // The gradients stay the node's own mean: the parameters that they would change are about to be replaced.
@@ -294,6 +308,7 @@ impl Session {
     fn ask(&mut self, request: Request, model: ModelSize, lent: Lent) -> Answer {
         let Lent { frozen, donation, momentum } = lent;
         self.waiting = true;
+        self.asked = (self.index == 0).then(|| (std::time::Instant::now(), exchange_name(request.task)));
         let (reply, answer) = oneshot::channel();
         // Worker 0's values stand for the node: the workers of a node hold the same parameters.
         let frozen = frozen.filter(|_| self.index == 0);
@@ -302,6 +317,14 @@ impl Session {
         let exchange = ExchangeRequest { request, model, frozen, donation, momentum, samples, basis, reply };
         self.node.tell_worker(self.index, WorkerMessage::Exchange(Box::new(exchange)));
         answer
+    }
+
+    /// The answer is there.
+    fn answered(&mut self) {
+        self.waiting = false;
+        if let Some((since, exchange)) = self.asked.take() {
+            self.node.waited(exchange, since);
+        }
     }
 
     /// Values that travel: parameters; with exact averages the model's buffers; with averaged slow steps the optimizer's too.
@@ -404,6 +427,20 @@ impl Session {
         if expected && !self.averaged_gradients && self.step.0 < 2 {
             tracing::warn!(worker = self.index, "average_gradients was not called before step: the workers train apart");
         }
+    }
+}
+
+/// An exchange as metrics name it.
+fn exchange_name(task: Task) -> &'static str {
+    match task {
+        Task::Found => "found",
+        Task::Gradients => "gradients",
+        Task::Due(due) => match due.exchange {
+            Exchange::Gossip => "gossip",
+            Exchange::Average => "average",
+            Exchange::SlowRound => "slow_round",
+            Exchange::Nothing => "nothing",
+        },
     }
 }
 

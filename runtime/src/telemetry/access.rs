@@ -1,0 +1,114 @@
+//! Who may give orders over HTTP, and how often anybody may ask. Pure but for the clock that is handed in.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Requests that are answered at once after a pause.
+pub const REQUESTS_BURST_MAX: u32 = 200;
+/// Requests that are answered in each further second.
+pub const REQUESTS_PER_SECOND_MAX: u32 = 50;
+/// Shortest token.
+pub const TOKEN_BYTES_MIN: usize = 16;
+/// Longest token file that is read.
+const TOKEN_FILE_BYTES_MAX: u64 = 4096;
+
+/// Why a token cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// The file.
+    #[error("the token file {} cannot be read ({error}); check http_token_file", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// It would be guessed.
+    #[error("the token is shorter than {TOKEN_BYTES_MIN} bytes; slowmo keygen writes a long one")]
+    TooShort,
+}
+
+/// What gives the right to change something.
+#[derive(Clone)]
+pub struct Token(String);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Token(hidden)")
+    }
+}
+
+impl Token {
+    /// The token in a file, without blanks around it.
+    pub fn read(path: &Path) -> Result<Self, AccessError> {
+        let failed = |error| AccessError::File { path: path.to_owned(), error };
+        let mut text = String::new();
+        let file = std::fs::File::open(path).map_err(failed)?;
+        std::io::Read::read_to_string(&mut std::io::Read::take(file, TOKEN_FILE_BYTES_MAX), &mut text).map_err(failed)?;
+        Self::new(text.trim())
+    }
+
+    /// This token.
+    pub fn new(text: &str) -> Result<Self, AccessError> {
+        if text.len() < TOKEN_BYTES_MIN { Err(AccessError::TooShort) } else { Ok(Self(text.to_owned())) }
+    }
+
+    /// Whether a request's `Authorization` gives it. Compared in a time that does not depend on how much of it is right.
+    pub fn is_given_by(&self, authorization: Option<&str>) -> bool {
+        let given = authorization.and_then(|text| text.strip_prefix("Bearer ")).unwrap_or_default().as_bytes();
+        let own = self.0.as_bytes();
+        let differences = given.iter().zip(own).fold(0, |found, (one, other)| found | (one ^ other));
+        given.len() == own.len() && std::hint::black_box(differences) == 0
+    }
+}
+
+/// How often anything may be asked: a bucket that fills with time.
+#[derive(Debug)]
+pub struct Allowance {
+    left: f64,
+    at: Instant,
+}
+
+impl Allowance {
+    /// A full one.
+    pub fn new(now: Instant) -> Self {
+        Self { left: f64::from(REQUESTS_BURST_MAX), at: now }
+    }
+
+    /// Whether one more request is answered.
+    pub fn take(&mut self, now: Instant) -> bool {
+        let filled = now.saturating_duration_since(self.at).as_secs_f64() * f64::from(REQUESTS_PER_SECOND_MAX);
+        (self.left, self.at) = ((self.left + filled).min(f64::from(REQUESTS_BURST_MAX)), now);
+        let allowed = self.left >= 1.0;
+        self.left -= if allowed { 1.0 } else { 0.0 };
+        allowed
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_token_is_all_of_it_or_nothing() {
+        let token = Token::new("0123456789abcdef").unwrap();
+        assert!(token.is_given_by(Some("Bearer 0123456789abcdef")));
+        for wrong in ["", "Bearer ", "0123456789abcdef", "Bearer 0123456789abcdeF", "Bearer 0123456789abcdef0", "Bearer 0123456789abcde"] {
+            assert!(!token.is_given_by(Some(wrong)), "{wrong}");
+        }
+        assert!(!token.is_given_by(None));
+        assert!(matches!(Token::new("short"), Err(AccessError::TooShort)));
+        assert_eq!(format!("{token:?}"), "Token(hidden)");
+    }
+
+    #[test]
+    fn who_asks_too_often_is_put_off_and_served_again_later() {
+        let start = Instant::now();
+        let mut allowance = Allowance::new(start);
+        assert_eq!((0..1000).filter(|_| allowance.take(start)).count(), REQUESTS_BURST_MAX as usize);
+        let later = start + Duration::from_millis(100);
+        assert_eq!((0..1000).filter(|_| allowance.take(later)).count(), REQUESTS_PER_SECOND_MAX as usize / 10);
+    }
+}

@@ -1,0 +1,171 @@
+//! The HTTP endpoint of a node. What it shows, anybody may read who reaches the address; what changes something wants the token.
+
+use super::access::{Allowance, Token};
+use super::metrics;
+use crate::admin::report;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use prometheus_client::registry::Registry;
+use slowmo_actors::context::NodeContext;
+use slowmo_actors::membership::MembershipMessage;
+use slowmo_actors::status::Standing;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+/// Connections at one time; more wait to be accepted.
+pub const CONNECTIONS_MAX: usize = 64;
+/// How long a connection may be silent before its next request.
+pub const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// How long the listener rests after the system refused a connection: descriptors may have run out.
+const REST: Duration = Duration::from_millis(100);
+
+/// Why the endpoint does not listen.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    /// Others reach the address, and nothing says who may give orders.
+    #[error(
+        "http = {0} can be reached from other machines: give http_token_file, the token that orders must bring, or listen on 127.0.0.1"
+    )]
+    NoToken(SocketAddr),
+    /// The address is taken, or none of this machine.
+    #[error("http = {address} cannot be listened on ({error}); name a free port of this machine")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        error: std::io::Error,
+    },
+}
+
+/// The open endpoint; closed when dropped.
+#[derive(Debug)]
+pub struct Endpoint {
+    address: SocketAddr,
+    serving: AbortHandle,
+}
+
+/// What requests are answered with.
+struct Served {
+    context: Arc<NodeContext>,
+    registry: Registry,
+    token: Option<Token>,
+    allowance: Mutex<Allowance>,
+}
+
+impl Endpoint {
+    /// Listens in the background. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// [`HttpError`]; nothing listens then.
+    pub fn serve(address: SocketAddr, token: Option<Token>, context: Arc<NodeContext>) -> Result<Self, HttpError> {
+        if !address.ip().is_loopback() && token.is_none() {
+            return Err(HttpError::NoToken(address));
+        }
+        let failed = |error| HttpError::Bind { address, error };
+        let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = TcpListener::from_std(listener).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let registry = metrics::registry(Arc::clone(&context));
+        let allowance = Mutex::new(Allowance::new(Instant::now()));
+        let router = router(Arc::new(Served { context, registry, token, allowance }));
+        let serving = tokio::spawn(accept(listener, router)).abort_handle();
+        Ok(Self { address, serving })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, router: Router) {
+    let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    while let Ok(permit) = Arc::clone(&free).acquire_owned().await {
+        match listener.accept().await {
+            Ok((connection, _)) => {
+                let router = router.clone();
+                tokio::spawn(async move {
+                    converse(connection, router).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::debug!(%error, "an HTTP connection was not accepted");
+                tokio::time::sleep(REST).await;
+            }
+        }
+    }
+}
+
+async fn converse(connection: TcpStream, router: Router) {
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(SILENCE_MAX);
+    if let Err(error) = http.serve_connection(TokioIo::new(connection), TowerToHyperService::new(router)).await {
+        tracing::debug!(%error, "an HTTP connection ended");
+    }
+}
+
+fn router(served: Arc<Served>) -> Router {
+    Router::new()
+        .route("/metrics", get(show_metrics))
+        .route("/status", get(show_status))
+        .route("/live", get(|| async { "alive\n" }))
+        .route("/ready", get(show_ready))
+        .route("/drain", post(drain))
+        .layer(from_fn_with_state(Arc::clone(&served), put_off))
+        .with_state(served)
+}
+
+/// Answers only so often.
+async fn put_off(State(served): State<Arc<Served>>, request: Request, next: Next) -> Response {
+    let allowed = served.allowance.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
+    if allowed { next.run(request).await } else { (StatusCode::TOO_MANY_REQUESTS, "asked too often: wait a second\n").into_response() }
+}
+
+async fn show_metrics(State(served): State<Arc<Served>>) -> Response {
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, &served.registry) {
+        Ok(()) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+async fn show_status(State(served): State<Arc<Served>>) -> Response {
+    Json(report(&served.context)).into_response()
+}
+
+async fn show_ready(State(served): State<Arc<Served>>) -> Response {
+    let standing = served.context.status.read().standing;
+    let status = if standing == Standing::Member { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, format!("{standing:?}\n").to_lowercase()).into_response()
+}
+
+async fn drain(State(served): State<Arc<Served>>, headers: HeaderMap) -> Response {
+    let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    match &served.token {
+        Some(token) if token.is_given_by(authorization) => {
+            tracing::info!("told over HTTP to drain");
+            served.context.actors.tell_membership(MembershipMessage::Drain);
+            (StatusCode::ACCEPTED, "draining\n").into_response()
+        }
+        Some(_) => (StatusCode::UNAUTHORIZED, "orders want the token: Authorization: Bearer TOKEN\n").into_response(),
+        None => (StatusCode::FORBIDDEN, "this node takes no orders over HTTP: give http_token_file\n").into_response(),
+    }
+}

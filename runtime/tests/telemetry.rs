@@ -1,0 +1,154 @@
+//! What a node serves over HTTP: metrics in a form that Prometheus reads, status, orders only with the token.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use slowmo::config::BaseName;
+use slowmo::{Config, Runtime, Worker};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+const TOKEN: &str = "a token of more than sixteen bytes";
+
+fn node(change: impl FnOnce(Config) -> Config) -> (Runtime, Worker, SocketAddr) {
+    let config = Config { base: BaseName::None, tau: 2, http: Some("127.0.0.1:0".parse().unwrap()), ..Config::default() };
+    let runtime = Runtime::builder().config(change(config)).spawn().unwrap();
+    let (worker, address) = (runtime.worker(0).unwrap(), runtime.http_address().unwrap());
+    (runtime, worker, address)
+}
+
+/// One request; the status and the body.
+fn ask(address: SocketAddr, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    write!(stream, "{request}\r\nHost: slowmo\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    let body = if head.to_lowercase().contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() };
+    (status, body)
+}
+
+fn unchunked(mut body: &str) -> String {
+    let mut whole = String::new();
+    while let Some((length, rest)) = body.split_once("\r\n") {
+        let length = usize::from_str_radix(length, 16).unwrap();
+        whole.push_str(&rest[..length]);
+        body = rest.get(length + 2..).unwrap_or_default();
+    }
+    whole
+}
+
+/// Checks what `promtool check metrics` checks of the text, and more of the format; every sample by its name and labels.
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    let (mut types, mut samples, mut families) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        if line == "# EOF" {
+            assert!(lines.peek().is_none(), "something follows the end");
+            return samples;
+        }
+        if let Some(comment) = line.strip_prefix("# ") {
+            let (kind, rest) = comment.split_once(' ').unwrap();
+            let (name, rest) = rest.split_once(' ').unwrap();
+            assert!(
+                name.starts_with("slowmo_") && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'),
+                "{name}"
+            );
+            match kind {
+                "HELP" => assert!(families.insert(name.to_owned()) && !rest.is_empty(), "{name} has two helps or none"),
+                "TYPE" => assert!(types.insert(name.to_owned(), rest.to_owned()).is_none(), "{name} has two types"),
+                "UNIT" => assert!(name.ends_with(rest), "{name} does not end with its unit {rest}"),
+                other => panic!("{other}"),
+            }
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        let name = series.split('{').next().unwrap();
+        let family = types.keys().filter(|family| name.starts_with(family.as_str())).max_by_key(|family| family.len());
+        let family = family.unwrap_or_else(|| panic!("{name} has no type"));
+        let suffix = &name[family.len()..];
+        let allowed: &[&str] = match types[family].as_str() {
+            "counter" => &["_total"],
+            "histogram" => &["_bucket", "_sum", "_count"],
+            "gauge" => &[""],
+            other => panic!("{other}"),
+        };
+        assert!(allowed.contains(&suffix), "{name} as a {}", types[family]);
+        let value: f64 = value.parse().unwrap();
+        assert!(types[family] == "gauge" || value >= 0.0);
+        assert!(samples.insert(series.to_owned(), value).is_none(), "{series} comes twice");
+    }
+    panic!("the text does not end");
+}
+
+#[test]
+fn metrics_are_well_formed_and_follow_the_training() {
+    let (_runtime, mut worker, address) = node(|config| config);
+    assert_eq!(ask(address, "GET /ready HTTP/1.1"), (503, "founding\n".to_owned()));
+    let mut parameters = vec![0.5f32; 100];
+    worker.synchronize(&mut parameters).unwrap();
+    for _ in 0..6 {
+        worker.report_loss(0.25);
+        worker.step(&mut parameters, 0.1).unwrap();
+    }
+    let (status, text) = ask(address, "GET /metrics HTTP/1.1");
+    assert_eq!(status, 200);
+    let samples = samples(&text);
+    for (series, expected) in [
+        ("slowmo_rounds_total{kind=\"slow\"}", 3.0),
+        ("slowmo_rounds_total{kind=\"found\"}", 1.0),
+        ("slowmo_round_phase_seconds_count{phase=\"publish\"}", 4.0),
+        ("slowmo_exchange_wait_seconds_count{exchange=\"slow_round\"}", 3.0),
+        ("slowmo_members", 1.0),
+        ("slowmo_contributors", 1.0),
+        ("slowmo_inner_step", 6.0),
+        ("slowmo_loss", 0.25),
+        ("slowmo_standing{standing=\"member\"}", 1.0),
+        ("slowmo_momentum_lost_shards_total", 0.0),
+        ("slowmo_queue_bound{queue=\"network_events\"}", 1024.0),
+    ] {
+        assert_eq!(samples.get(series), Some(&expected), "{series} in\n{text}");
+    }
+    assert!(samples["slowmo_resident_memory_bytes"] > 1e6);
+    assert_eq!(ask(address, "GET /ready HTTP/1.1").0, 200);
+    assert_eq!(ask(address, "GET /live HTTP/1.1").0, 200);
+    let (status, report) = ask(address, "GET /status HTTP/1.1");
+    let report: slowmo::admin::Report = serde_json::from_str(&report).unwrap();
+    assert_eq!((status, report.step), (200, 6));
+    assert_eq!(ask(address, "GET /nothing HTTP/1.1").0, 404);
+}
+
+#[test]
+fn orders_want_the_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, format!(" {TOKEN}\n")).unwrap();
+    let (_open, _worker, address) = node(|config| config);
+    assert_eq!(ask(address, "POST /drain HTTP/1.1\r\nAuthorization: Bearer ").0, 403);
+    let (_node, mut worker, address) = node(|config| Config { http_token_file: Some(file.clone()), ..config });
+    let mut parameters = vec![0.5f32; 10];
+    worker.synchronize(&mut parameters).unwrap();
+    assert_eq!(ask(address, "POST /drain HTTP/1.1").0, 401);
+    assert_eq!(ask(address, "POST /drain HTTP/1.1\r\nAuthorization: Bearer wrong").0, 401);
+    assert_eq!(ask(address, "GET /drain HTTP/1.1").0, 405);
+    assert_eq!(ask(address, &format!("POST /drain HTTP/1.1\r\nAuthorization: Bearer {TOKEN}")).0, 202);
+    assert!((0..50).any(|_| worker.step(&mut parameters, 0.1).unwrap().drained));
+}
+
+#[test]
+fn an_address_that_others_reach_wants_a_token() {
+    let config = Config { http: Some("0.0.0.0:0".parse().unwrap()), ..Config::default() };
+    let error = Runtime::builder().config(config).spawn().unwrap_err().to_string();
+    assert!(error.contains("http_token_file"), "{error}");
+}
+
+#[test]
+fn who_asks_too_often_is_put_off() {
+    let (_runtime, _worker, address) = node(|config| config);
+    let answers: Vec<u16> = (0..400).map(|_| ask(address, "GET /live HTTP/1.1").0).collect();
+    assert!(answers[0] == 200 && answers.contains(&429), "{answers:?}");
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(ask(address, "GET /live HTTP/1.1").0, 200);
+}
