@@ -168,6 +168,9 @@ impl NodeContext {
     pub fn record_end(&self, end: End) {
         if self.ended.set(end).is_ok() {
             self.recorder.record(Event::Ended { start: self.start(), end });
+            if end == End::Failed {
+                self.recorder.dump("the node failed");
+            }
         }
     }
 

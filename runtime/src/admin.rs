@@ -37,6 +37,8 @@ pub enum Request {
     Status,
     /// To hand over in the next round and leave.
     Drain,
+    /// To write its last events down, if it keeps them (key `flight`).
+    Dump,
     /// To take note that a node's process has ended, from who saw it end.
     Exited {
         /// Which node.
@@ -279,6 +281,10 @@ fn answer(line: &str, context: &NodeContext) -> Answer {
     match request {
         Request::Status => return Answer::Status(Box::new(report(context))),
         Request::Drain => context.actors.tell_membership(MembershipMessage::Drain),
+        Request::Dump if !context.recorder.is_on() => {
+            return Answer::Refused { error: "this node keeps no events: give flight, a folder".to_owned() };
+        }
+        Request::Dump => context.recorder.dump("asked for"),
         Request::Exited { node } => context.actors.tell_membership(MembershipMessage::Exited(NodeId(node))),
     }
     Answer::Done
@@ -342,6 +348,14 @@ fn gossip_report(gossip: &Gossiping, now: Instant) -> GossipReport {
     };
     let late = gossip.stragglers.iter().map(late).collect();
     GossipReport { step: gossip.step.0, weight: gossip.weight, escrowed: gossip.escrowed, late }
+}
+
+/// Writes the last events down at every SIGUSR1.
+pub(crate) async fn dump_on_sigusr1(context: Arc<NodeContext>) {
+    let Ok(mut signals) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::user_defined1()) else { return };
+    while signals.recv().await.is_some() {
+        context.recorder.dump("SIGUSR1");
+    }
 }
 
 /// Drains the node at the first SIGTERM; the second one ends the process at once.

@@ -1,6 +1,7 @@
-//! Writes down what this node does, one JSON line an event, in a file of this start's own: the key `trace`.
+//! Writes down what this node does, one JSON line an event, in a file of this start's own: the key `trace`. Or keeps the last events in
+//! memory, and writes them when something goes wrong or somebody asks: the key `flight`.
 //!
-//! Touches that file only, from a thread of its own. Training never waits for it: what does not fit into the queue, or onto the
+//! Touches those files only, from a thread of its own. Training never waits for it: what does not fit into the queue, or onto the
 //! disk, is counted, and the count is written as soon as something can be.
 
 use crate::transport::faulty::Faults;
@@ -14,6 +15,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+mod flight;
+
+pub use flight::{FLIGHT_BYTES_MAX, FLIGHT_EVENTS_MAX, dump_in};
+
+use flight::Flight;
 
 /// Events that may wait to be written.
 pub const QUEUE_EVENTS_MAX: usize = 4096;
@@ -43,6 +50,8 @@ struct Usage {
 enum Entry {
     Made(Instant, Event),
     Later(Instant, Later),
+    /// The last events are written to a file.
+    Dump(String),
     /// Answered when everything before is written.
     Flush(SyncSender<()>),
 }
@@ -59,11 +68,23 @@ impl FileRecorder {
     /// # Errors
     /// The folder or the file cannot be written to. Nothing was changed but, perhaps, the folder made.
     pub fn open(folder: &Path, start: Start) -> io::Result<Self> {
-        std::fs::create_dir_all(folder)?;
-        let file = OpenOptions::new().create(true).append(true).open(file_in(folder, start))?;
+        Self::of(Some(folder), None, start)
+    }
+
+    /// The same with what is kept in memory for `flight`, a folder that is made with its first dump; the file is left out without `trace`.
+    ///
+    /// # Errors
+    /// As [`FileRecorder::open`].
+    pub fn of(trace: Option<&Path>, flight: Option<&Path>, start: Start) -> io::Result<Self> {
+        let open = |folder: &Path| {
+            std::fs::create_dir_all(folder)?;
+            OpenOptions::new().create(true).append(true).open(file_in(folder, start))
+        };
+        let file = trace.map(open).transpose()?;
         let (sender, receiver) = sync_channel(QUEUE_EVENTS_MAX);
         let usage = Arc::<Usage>::default();
-        let writer = Writer { start, file, usage: Arc::clone(&usage), told: 0, torn: false };
+        let flight = flight.map(|folder| Flight::new(folder, start));
+        let writer = Writer { start, file, flight, usage: Arc::clone(&usage), told: 0, torn: false };
         std::thread::Builder::new().name("slowmo-recorder".to_owned()).spawn(move || writer.run(&receiver))?;
         Ok(Self { start, queue: Mutex::new((sender, Instant(0))), usage })
     }
@@ -108,6 +129,10 @@ impl Recorder for FileRecorder {
         Some(QueueUse { waiting: self.usage.waiting.load(Ordering::Relaxed), bound: QUEUE_EVENTS_MAX })
     }
 
+    fn dump(&self, why: &str) {
+        self.put(|_| Entry::Dump(why.to_owned()));
+    }
+
     fn flush(&self) {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
         let (done, written) = sync_channel(1);
@@ -129,7 +154,8 @@ impl Recorder for FileRecorder {
 /// The thread that writes.
 struct Writer {
     start: Start,
-    file: File,
+    file: Option<File>,
+    flight: Option<Flight>,
     usage: Arc<Usage>,
     /// How many lost events were written down.
     told: u64,
@@ -146,6 +172,11 @@ impl Writer {
                     let event = (later.make)();
                     self.usage.bytes.fetch_sub(later.bytes, Ordering::Relaxed);
                     (at, event)
+                }
+                Entry::Dump(why) => {
+                    self.usage.waiting.fetch_sub(1, Ordering::Relaxed);
+                    self.flight.as_ref().into_iter().for_each(|flight| flight.dump(&why));
+                    continue;
                 }
                 Entry::Flush(done) => {
                     // Nobody waits any more after the bound.
@@ -174,7 +205,10 @@ impl Writer {
         let written = serde_json::to_writer(&mut bytes, line).map_err(io::Error::from);
         let written = written.and_then(|()| {
             bytes.push(b'\n');
-            self.file.write_all(&bytes)
+            if let Some(flight) = &mut self.flight {
+                flight.keep(bytes.trim_ascii_start());
+            }
+            self.file.as_mut().map_or(Ok(()), |file| file.write_all(&bytes))
         });
         if let Err(error) = &written
             && self.usage.lost.fetch_add(1, Ordering::Relaxed) == 0
@@ -218,6 +252,12 @@ impl Recorder for UntilCrashed {
 
     fn queue(&self) -> Option<QueueUse> {
         self.inner.queue()
+    }
+
+    fn dump(&self, why: &str) {
+        if !self.faults.has_crashed() {
+            self.inner.dump(why);
+        }
     }
 
     fn flush(&self) {
@@ -291,12 +331,13 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         let usage = Arc::<Usage>::default();
         // Opened for reading: every write fails, as on a full disk.
-        let mut writer = Writer { start: START, file: File::open(&path).unwrap(), usage: Arc::clone(&usage), told: 0, torn: false };
+        let mut writer =
+            Writer { start: START, file: Some(File::open(&path).unwrap()), flight: None, usage: Arc::clone(&usage), told: 0, torn: false };
         writer.write(&Line { at: Instant(1), event: Event::Quiet });
         writer.write(&Line { at: Instant(2), event: Event::Quiet });
         writer.tell_what_was_lost(Instant(2));
         assert_eq!((usage.lost.load(Ordering::Relaxed), writer.torn), (2, true));
-        writer.file = OpenOptions::new().append(true).open(&path).unwrap();
+        writer.file = Some(OpenOptions::new().append(true).open(&path).unwrap());
         writer.write(&Line { at: Instant(3), event: Event::Over });
         writer.tell_what_was_lost(Instant(3));
         let text = std::fs::read_to_string(&path).unwrap();

@@ -96,6 +96,9 @@ impl Runtime {
         if config.drain_on_sigterm && executor.is_own() {
             executor.handle().spawn(admin::drain_on_sigterm(Arc::clone(&context)));
         }
+        if config.flight.is_some() && executor.is_own() {
+            executor.handle().spawn(admin::dump_on_sigusr1(Arc::clone(&context)));
+        }
         let taken = Mutex::new(vec![false; workers.len()]);
         let node =
             Node::new(context, (devices.each, devices.collective), checkpoints, supervisor, workers, executor).with_admin(admin, http);
@@ -335,13 +338,15 @@ fn recorder_of(
     (node, incarnation): (NodeId, Incarnation),
     faults: Option<&Faults>,
 ) -> Result<Arc<dyn Recorder>, SpawnError> {
-    let inner: Arc<dyn Recorder> = match (given, &config.trace) {
-        (Some(given), _) => given,
-        (None, Some(folder)) => {
-            let opened = FileRecorder::open(folder, Start { node, incarnation });
-            Arc::new(opened.map_err(|error| SpawnError::Trace { folder: folder.clone(), error })?)
+    let (trace, flight) = (config.trace.as_deref(), config.flight.as_deref());
+    let inner: Arc<dyn Recorder> = match given {
+        Some(given) => given,
+        None if trace.is_none() && flight.is_none() => Arc::new(NoRecorder),
+        None => {
+            let opened = FileRecorder::of(trace, flight, Start { node, incarnation });
+            let folder = trace.or(flight).unwrap_or(Path::new("")).to_owned();
+            Arc::new(opened.map_err(|error| SpawnError::Trace { folder, error })?)
         }
-        (None, None) => Arc::new(NoRecorder),
     };
     Ok(match faults {
         Some(faults) => Arc::new(UntilCrashed { inner, faults: faults.clone() }),

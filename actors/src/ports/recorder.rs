@@ -35,6 +35,9 @@ pub trait Recorder: Send + Sync + 'static {
     /// Waits, within a bound, until what was recorded is kept for good. For a node that ends.
     fn flush(&self) {}
 
+    /// Writes down what happened last, if it keeps that for the case that something goes wrong. `why` is for a person.
+    fn dump(&self, _why: &str) {}
+
     /// How full its queue is, if it has one.
     fn queue(&self) -> Option<QueueUse> {
         None

@@ -15,6 +15,7 @@
 pub mod collect;
 pub mod measure;
 pub mod relay;
+pub mod replay;
 pub mod report;
 pub mod scenario;
 pub mod schedule;

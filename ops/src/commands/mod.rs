@@ -7,6 +7,7 @@ mod demo;
 mod job;
 mod keygen;
 mod launch;
+mod replay;
 mod selftest;
 
 use crate::console::Console;
@@ -51,6 +52,8 @@ pub enum Command {
     Checkpoint(checkpoint::CheckpointCommand),
     /// Check the arithmetic of this machine's CPU or GPUs, and the GPUs' rates.
     Selftest(selftest::Selftest),
+    /// Step through what nodes wrote down, and check the invariants.
+    Replay(replay::Replay),
     /// Measure rounds, gossip and steps against the limits of this machine, taken in the same run.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -91,6 +94,7 @@ impl Command {
             Self::Chaos(chaos) => chaos.run(*console),
             Self::Checkpoint(checkpoint) => checkpoint.run(*console),
             Self::Selftest(selftest) => selftest.run(*console),
+            Self::Replay(replay) => replay.run(*console),
             Self::Bench(bench) => bench.run(*console),
             Self::StartNode { command } => Err(become_node(&command).into()),
             Self::CheckGpu(check_gpu) => check_gpu.run(),

@@ -345,6 +345,14 @@ pub static KEYS: &[Key] = &[
         false,
         "folder in which each start of this node writes down what it does, as ID-INCARNATION.jsonl, one JSON object a line"
     ),
+    key!(
+        flight,
+        word: "none",
+        "",
+        Allowed::Form("a path of a folder, or none"),
+        false,
+        "folder for the flight recorder: the node's last events, kept in memory, are written there when it fails, at SIGUSR1 and on request, as slowmo replay reads them"
+    ),
     key!(checkpoints, word: "none", "", PATH, false, "folder of the checkpoints, which all nodes reach: a shared disk"),
     key!(
         checkpoint_every,

@@ -131,6 +131,8 @@ pub struct Config {
     pub http_token_file: Option<PathBuf>,
     /// Folder in which this node writes down what it does.
     pub trace: Option<PathBuf>,
+    /// Folder into which the last events are written when something goes wrong.
+    pub flight: Option<PathBuf>,
     /// Folder of the checkpoints.
     pub checkpoints: Option<PathBuf>,
     /// Outer rounds from one checkpoint to the next.
@@ -227,6 +229,7 @@ impl Default for Config {
             http: None,
             http_token_file: None,
             trace: None,
+            flight: None,
             checkpoints: None,
             checkpoint_every: None,
             checkpoint_keep_last: 3,

@@ -129,6 +129,7 @@ fn router(served: Arc<Served>) -> Router {
         .route("/live", get(|| async { "alive\n" }))
         .route("/ready", get(show_ready))
         .route("/drain", post(drain))
+        .route("/dump", post(dump))
         .layer(from_fn_with_state(Arc::clone(&served), put_off))
         .with_state(served)
 }
@@ -158,13 +159,25 @@ async fn show_ready(State(served): State<Arc<Served>>) -> Response {
 }
 
 async fn drain(State(served): State<Arc<Served>>, headers: HeaderMap) -> Response {
+    obey(&served, &headers, |context| {
+        tracing::info!("told over HTTP to drain");
+        context.actors.tell_membership(MembershipMessage::Drain);
+        "draining\n"
+    })
+}
+
+async fn dump(State(served): State<Arc<Served>>, headers: HeaderMap) -> Response {
+    obey(&served, &headers, |context| {
+        context.recorder.dump("asked for over HTTP");
+        "the last events are being written\n"
+    })
+}
+
+/// Carries out an order that brings the token.
+fn obey(served: &Served, headers: &HeaderMap, order: impl FnOnce(&NodeContext) -> &'static str) -> Response {
     let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     match &served.token {
-        Some(token) if token.is_given_by(authorization) => {
-            tracing::info!("told over HTTP to drain");
-            served.context.actors.tell_membership(MembershipMessage::Drain);
-            (StatusCode::ACCEPTED, "draining\n").into_response()
-        }
+        Some(token) if token.is_given_by(authorization) => (StatusCode::ACCEPTED, order(&served.context)).into_response(),
         Some(_) => (StatusCode::UNAUTHORIZED, "orders want the token: Authorization: Bearer TOKEN\n").into_response(),
         None => (StatusCode::FORBIDDEN, "this node takes no orders over HTTP: give http_token_file\n").into_response(),
     }

@@ -116,7 +116,7 @@ fn training(writer: &mut Writer<'_>, report: &Report) -> fmt::Result {
     }
     if let Some(disagreement) = report.disagreement {
         let help = "Distance of this node's model from what became of it, by its norm, over a sample of chunks";
-        writer.gauge("disagreement", help, Some(&Unit::Ratios), f64::from(disagreement))?;
+        writer.gauge("disagreement", help, Some(&Unit::Other("ratio".to_owned())), f64::from(disagreement))?;
     }
     writer.amount("push_sum_weight_lost", "Push-sum weight that was in no average", report.push_sum_weight_lost)?;
     writer.amount("push_sum_weight_doubled", "Push-sum weight that was in an average twice", report.push_sum_weight_doubled)?;

@@ -82,7 +82,15 @@ pub fn read(file: &Path, on_line: &mut dyn FnMut(Line)) -> Result<(), CollectErr
 /// # Errors
 /// A file cannot be read, or has other lines than a trace's.
 pub fn merge(folder: &Path, on_line: &mut dyn FnMut(Line)) -> Result<(), CollectError> {
-    let (mut sources, sampled) = (sources(folder)?, follows_sampler(folder)?);
+    merge_files(&files(folder)?, on_line)
+}
+
+/// The same of these files.
+///
+/// # Errors
+/// As [`merge`].
+pub fn merge_files(files: &[PathBuf], on_line: &mut dyn FnMut(Line)) -> Result<(), CollectError> {
+    let (mut sources, sampled) = (open(files)?, follows_sampler(files)?);
     let mut next: BinaryHeap<Reverse<(Instant, usize)>> = BinaryHeap::new();
     for (index, source) in sources.iter_mut().enumerate() {
         next.extend(source.peek()?.map(|at| Reverse((at, index))));
@@ -111,8 +119,8 @@ pub fn merge(folder: &Path, on_line: &mut dyn FnMut(Line)) -> Result<(), Collect
 }
 
 /// Whether a node's first contributions name samples.
-fn follows_sampler(folder: &Path) -> Result<bool, CollectError> {
-    for mut source in sources(folder)?.into_iter().take(FIRST_FILES) {
+fn follows_sampler(files: &[PathBuf]) -> Result<bool, CollectError> {
+    for mut source in open(files)?.into_iter().take(FIRST_FILES) {
         for _ in 0..FIRST_LINES {
             match source.next()? {
                 Some(Line { event: Event::Contributed { samples, .. }, .. }) if !samples.is_empty() => return Ok(true),
@@ -150,7 +158,11 @@ pub fn end_of(success: bool, killed: bool) -> End {
     }
 }
 
-fn sources(folder: &Path) -> Result<Vec<Source>, CollectError> {
+/// The files of a folder that are traces.
+///
+/// # Errors
+/// The folder cannot be read, or has too many.
+pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CollectError> {
     let unreadable = |source| CollectError::File { path: folder.to_owned(), source };
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(unreadable)? {
@@ -164,6 +176,10 @@ fn sources(folder: &Path) -> Result<Vec<Source>, CollectError> {
     }
     // The runner's file is the last by name; of two lines at the same time the node's comes first.
     files.sort();
+    Ok(files)
+}
+
+fn open(files: &[PathBuf]) -> Result<Vec<Source>, CollectError> {
     files.iter().map(|file| Source::open(file)).collect()
 }
 

@@ -1,0 +1,166 @@
+//! A recorded run, event by event, and what the invariants say of it: of one node's flight recorder, of several, or of a whole run.
+
+use super::collect::{self, CollectError};
+use crate::invariants::{Judge, Verdict, Violation};
+use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::policy::Quorum;
+use slowmo_protocol::time::{Instant, Span};
+use slowmo_protocol::trace::{End, Event, Line, Setup, Start};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// What a trace does not say of its run itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Assumed {
+    /// Who could decide.
+    pub quorum: Quorum,
+    /// Replicas of a shard.
+    pub replicas: usize,
+}
+
+/// A run that can be gone through.
+#[derive(Clone, Debug, Default)]
+pub struct Recorded {
+    /// What happened, in order.
+    pub lines: Vec<Line>,
+    /// Whether it begins with a founding; of one that begins in the middle less can be judged.
+    pub from_the_beginning: bool,
+}
+
+/// What an event broke.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// Its place among the lines.
+    pub index: usize,
+    /// What is wrong.
+    pub violation: Violation,
+}
+
+impl Recorded {
+    /// Reads files of traces, and all traces in folders, merged in order of time.
+    ///
+    /// # Errors
+    /// One cannot be read, or is no trace.
+    pub fn read(paths: &[PathBuf], assumed: Assumed) -> Result<Self, CollectError> {
+        let mut files = Vec::new();
+        for path in paths {
+            if path.is_dir() { files.extend(collect::files(path)?) } else { files.push(path.clone()) }
+        }
+        let mut lines = Vec::new();
+        collect::merge_files(&files, &mut |line| lines.push(line))?;
+        Ok(Self::of(lines, assumed))
+    }
+
+    /// These lines, with a beginning and an end where they have none.
+    #[must_use]
+    pub fn of(mut lines: Vec<Line>, assumed: Assumed) -> Self {
+        let first_round = lines.iter().find_map(|line| match &line.event {
+            Event::Applied { decided, .. } => Some(decided.place.round.0),
+            _ => None,
+        });
+        let from_the_beginning = first_round.is_none_or(|round| round == 0);
+        if !lines.iter().any(|line| matches!(line.event, Event::Begun(_))) {
+            lines.insert(0, Line { at: Instant(0), event: Event::Begun(setup(assumed)) });
+        }
+        let mut lines = with_ends(lines);
+        if lines.last().is_some_and(|line| line.event != Event::Over) {
+            let at = lines.last().map_or(Instant(0), |line| line.at);
+            lines.push(Line { at, event: Event::Over });
+        }
+        Self { lines, from_the_beginning }
+    }
+
+    /// What the invariants say: what is broken, in order, and what became of each.
+    #[must_use]
+    pub fn judge(&self) -> (Vec<Broken>, Vec<(&'static str, Verdict)>) {
+        let mut judge = if self.from_the_beginning { Judge::default() } else { Judge::of_a_part() };
+        let mut broken = Vec::new();
+        for (index, line) in self.lines.iter().enumerate() {
+            broken.extend(judge.observe(line).map(|violation| Broken { index, violation }));
+        }
+        (broken, judge.finish())
+    }
+}
+
+fn setup(assumed: Assumed) -> Setup {
+    let Assumed { quorum, replicas } = assumed;
+    // Progress is judged of runs that say when nobody does anything to them any more.
+    Setup { seed: 0, quorum, replicas, parameters: 0, sharded: true, recovers_within: Span(u64::MAX), samples: None }
+}
+
+/// Whoever says nothing more, and is left out by those who go on, was killed when it said something last.
+fn with_ends(lines: Vec<Line>) -> Vec<Line> {
+    let mut last: BTreeMap<Start, usize> = BTreeMap::new();
+    for (index, line) in lines.iter().enumerate() {
+        match (&line.event, starts(&line.event)) {
+            (Event::Ended { start, .. }, _) => _ = last.remove(start),
+            (_, Some(start)) => _ = last.insert(start, index),
+            _ => {}
+        }
+    }
+    let left_out = |start: &Start, index: usize| {
+        let without = |line: &Line| matches!(&line.event, Event::Applied { decided, .. } if !decided.next.contains(start));
+        lines[index..].iter().any(without)
+    };
+    last.retain(|start, index| left_out(start, *index));
+    let mut ended = Vec::with_capacity(lines.len() + last.len());
+    for (index, line) in lines.into_iter().enumerate() {
+        let at = line.at;
+        ended.push(line);
+        let killed = last.iter().filter(|(_, place)| **place == index);
+        ended.extend(killed.map(|(start, _)| Line { at, event: Event::Ended { start: *start, end: End::Killed } }));
+    }
+    ended
+}
+
+fn starts(event: &Event) -> Option<Start> {
+    match event {
+        Event::Started(start) | Event::Resigned(start) => Some(*start),
+        Event::Ended { start, .. }
+        | Event::Contributed { start, .. }
+        | Event::Applied { start, .. }
+        | Event::Mass { start, .. }
+        | Event::Gauge { start, .. }
+        | Event::Loss { start, .. } => Some(*start),
+        _ => None,
+    }
+}
+
+/// Whom an event is about.
+#[must_use]
+pub fn node_of(event: &Event) -> Option<NodeId> {
+    starts(event).map(|start| start.node)
+}
+
+/// An event in words.
+#[must_use]
+pub fn words(event: &Event) -> String {
+    let node = |start: &Start| format!("node {}", start.node.0);
+    match event {
+        Event::Begun(setup) => format!("the run begins ({:?}, {} replicas)", setup.quorum, setup.replicas).to_lowercase(),
+        Event::Faulted { fault } => format!("fault: {fault:?}"),
+        Event::Quiet => "quiet from now on".to_owned(),
+        Event::Started(start) => format!("{} starts", node(start)),
+        Event::Ended { start, end } => format!("{} ends: {end:?}", node(start)).to_lowercase(),
+        Event::Contributed { start, round, weight, .. } => {
+            format!("{} contributes to round {} with weight {weight}", node(start), round.0)
+        }
+        Event::Applied { start, decided, digest, drained, .. } => {
+            let members = decided.next.len();
+            let left = if *drained { "; it has handed over" } else { "" };
+            let kind = format!("{:?}", decided.kind).to_lowercase();
+            format!(
+                "{} applies round {} ({kind}, step {}, {} contributors, {members} members next, digest {digest:016x}){left}",
+                node(start),
+                decided.place.round.0,
+                decided.step.0,
+                decided.contributors.len()
+            )
+        }
+        Event::Resigned(start) => format!("{} resigns and joins again", node(start)),
+        Event::Mass { start, .. } => format!("{} answers for its push-sum mass", node(start)),
+        Event::Gauge { start, name, value, bound } => format!("{}: {name} {value} of {bound}", node(start)),
+        Event::Loss { start, step, loss } => format!("{}: loss {loss:.6} at step {}", node(start), step.0),
+        Event::Over => "over".to_owned(),
+    }
+}

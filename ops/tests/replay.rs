@@ -1,0 +1,86 @@
+//! Flight recorders of real processes, and `slowmo replay` over them and over whole traces.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn replay(arguments: &[&str], paths: &[&Path]) -> (Option<i32>, Value, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_slowmo")).arg("replay").args(paths).args(arguments).arg("--json").output().unwrap();
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (output.status.code(), report, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn until<T>(what: &str, mut reached: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(reached) = reached() {
+            return reached;
+        }
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// One node that trains alone, as long as it is let.
+fn node(folder: &Path, key: &str) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slowmo"));
+    command.args(["demo-node", "--steps", "100000000"]).env("SLOWMO_NODE_ID", "5").env("SLOWMO_BASE", "none").env("SLOWMO_TAU", "2");
+    command.env(key, folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    entries.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")).collect()
+}
+
+#[test]
+fn a_signal_writes_the_last_events_down() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("flight");
+    let mut child = node(&folder, "SLOWMO_FLIGHT");
+    let process = Pid::from_raw(child.id().try_into().unwrap());
+    // The signal ends a process that does not listen for it yet.
+    std::thread::sleep(Duration::from_millis(700));
+    let file = until("a dump", || {
+        kill(process, Signal::SIGUSR1).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        files(&folder).pop().filter(|file| std::fs::read_to_string(file).unwrap().lines().count() > 20)
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (status, report, _) = replay(&[], &[&file]);
+    assert_eq!((status, &report["succeeded"]), (Some(0), &Value::Bool(true)), "{report}");
+    assert!(report["events"].as_u64().unwrap() > 20);
+}
+
+#[test]
+fn a_trace_is_gone_through_and_what_is_broken_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = node(folder.path(), "SLOWMO_TRACE");
+    let file = until("some rounds", || {
+        let file = files(folder.path()).pop()?;
+        (std::fs::read_to_string(&file).ok()?.lines().count() > 60).then_some(file)
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (status, report, shown) = replay(&["--from", "2", "--count", "3", "--node", "5"], &[folder.path()]);
+    assert_eq!((status, &report["from_the_beginning"]), (Some(0), &Value::Bool(true)), "{report}");
+    assert_eq!(shown.lines().filter(|line| line.contains("node 5")).count(), 3, "{shown}");
+    // Another node that says to have applied the same round with other values.
+    let text = std::fs::read_to_string(&file).unwrap();
+    let applied = text.lines().find(|line| line.contains("\"applied\"") && line.contains("\"round\":3")).unwrap();
+    let mut forged: Value = serde_json::from_str(applied).unwrap();
+    (forged["node"], forged["digest"]) = (9.into(), "0000000000000001".into());
+    let other = folder.path().join("9-1.jsonl");
+    writeln!(std::fs::File::create(&other).unwrap(), "{forged}").unwrap();
+    let (status, report, shown) = replay(&[], &[&file, &other]);
+    assert_eq!((status, &report["succeeded"]), (Some(1), &Value::Bool(false)));
+    assert!(shown.contains("BROKEN identical_parameters"), "{shown}");
+}

@@ -1,0 +1,81 @@
+//! The flight recorder: the last events of a node, in memory, and on a disk when something went wrong.
+
+use slowmo_protocol::trace::Start;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Events that are kept.
+pub const FLIGHT_EVENTS_MAX: usize = 16_384;
+/// Bytes that they may take.
+pub const FLIGHT_BYTES_MAX: usize = 16 << 20;
+
+/// The file into which a start of a node dumps its last events; every dump replaces the one before.
+#[must_use]
+pub fn dump_in(folder: &Path, start: Start) -> PathBuf {
+    super::file_in(folder, start)
+}
+
+/// The last lines, as they would stand in a trace.
+pub(super) struct Flight {
+    folder: PathBuf,
+    start: Start,
+    lines: VecDeque<Box<[u8]>>,
+    bytes: usize,
+}
+
+impl Flight {
+    pub fn new(folder: &Path, start: Start) -> Self {
+        Self { folder: folder.to_owned(), start, lines: VecDeque::new(), bytes: 0 }
+    }
+
+    /// Keeps a line; the oldest go where there is no room.
+    pub fn keep(&mut self, line: &[u8]) {
+        self.bytes += line.len();
+        self.lines.push_back(line.into());
+        while self.lines.len() > FLIGHT_EVENTS_MAX || (self.bytes > FLIGHT_BYTES_MAX && self.lines.len() > 1) {
+            self.bytes -= self.lines.pop_front().map_or(0, |oldest| oldest.len());
+        }
+    }
+
+    /// Writes all of them.
+    pub fn dump(&self, why: &str) {
+        let path = dump_in(&self.folder, self.start);
+        match self.write(&path) {
+            Ok(()) => tracing::warn!(why, events = self.lines.len(), file = %path.display(), "the last events were written down"),
+            Err(error) => tracing::error!(why, %error, file = %path.display(), "the last events could not be written down"),
+        }
+    }
+
+    /// Under another name first: whoever looks sees all of it or the dump before.
+    fn write(&self, path: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(&self.folder)?;
+        let aside = path.with_extension("tmp");
+        let mut file = io::BufWriter::new(File::create(&aside)?);
+        self.lines.iter().try_for_each(|line| file.write_all(line))?;
+        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        std::fs::rename(&aside, path)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use slowmo_protocol::ident::{Incarnation, NodeId};
+
+    const START: Start = Start { node: NodeId(7), incarnation: Incarnation(11) };
+
+    #[test]
+    fn the_last_events_are_kept_within_both_bounds() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut flight = Flight::new(&folder.path().join("flight"), START);
+        (0..FLIGHT_EVENTS_MAX + 5).for_each(|event| flight.keep(format!("{event}\n").as_bytes()));
+        flight.dump("test");
+        let text = std::fs::read_to_string(dump_in(&flight.folder, START)).unwrap();
+        assert_eq!((text.lines().count(), text.lines().next()), (FLIGHT_EVENTS_MAX, Some("5")));
+        flight.keep(&vec![b'x'; FLIGHT_BYTES_MAX]);
+        assert_eq!((flight.lines.len(), flight.bytes), (1, FLIGHT_BYTES_MAX));
+    }
+}
