@@ -7,6 +7,7 @@ use super::shards::{OwnPart, ShardState, ShardStates};
 use super::transfer::{self, StateCut};
 use crate::buffers::{Assembled, Frozen};
 use crate::context::NodeContext;
+use crate::metrics::round_name;
 use crate::ports::transport::BulkError;
 use crate::streams::{Arrived, StreamInbox};
 use ractor::ActorRef;
@@ -20,6 +21,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
+use tracing::{Instrument, Span};
 
 /// Which of a round's streams: attempt, content, sender.
 pub type StreamKey = (Attempt, StreamKind, NodeId);
@@ -80,6 +82,8 @@ pub struct RoundInProgress {
     pub owed: Assembled,
     /// `Σw` of the contributors, if this node averages a shard.
     pub weight: Option<f64>,
+    /// Open as long as the attempt, and what it still sends, is under way; each movement is a span in it.
+    span: Span,
     /// Dropping the set ends every movement, which resets its streams.
     tasks: JoinSet<()>,
 }
@@ -105,24 +109,24 @@ pub struct Starter<'a> {
 impl Starter<'_> {
     /// Starts the reduction of `plan` with this node's contribution, if it has one.
     pub fn start(mut self, plan: Arc<Plan>, contributed: Option<&mut Contributed>) -> RoundInProgress {
-        let mut tasks = JoinSet::new();
+        let (mut tasks, span) = (JoinSet::new(), span_of(&plan));
         let publication = watch::Sender::new(None);
         let own = contributed.filter(|_| plan.contributes());
         match self.coding(&plan) {
             Ok(coding) => {
                 let own = own.map(|own| own.encoded_as(coding.as_ref()));
                 if let Some(own) = own {
-                    self.contribute(&plan, own, &mut tasks);
+                    self.contribute(&plan, own, &span, &mut tasks);
                 }
                 if plan.owns() {
-                    self.reduce(&plan, own, coding.clone(), publication.subscribe(), &mut tasks);
+                    self.reduce(&plan, own, coding.clone(), publication.subscribe(), (&span, &mut tasks));
                 }
-                self.receive(&plan, coding.as_ref(), &mut tasks);
-                RoundInProgress::new(plan, publication, coding, tasks)
+                self.receive(&plan, coding.as_ref(), &span, &mut tasks);
+                RoundInProgress::new(plan, publication, coding, (span, tasks))
             }
             Err(event) => {
-                self.spawn(&mut tasks, plan.attempt, async move { Some(event) });
-                RoundInProgress::new(plan, publication, None, tasks)
+                self.spawn(&mut tasks, plan.attempt, span.clone(), async move { Some(event) });
+                RoundInProgress::new(plan, publication, None, (span, tasks))
             }
         }
     }
@@ -151,7 +155,8 @@ impl Starter<'_> {
         for moved in publication.moves_to(me) {
             let (from, shards) = (moved.from, moved.shards.clone());
             let (context, stream) = (Arc::clone(self.context), self.expect(&plan, StreamKind::State, from));
-            self.spawn(&mut round.tasks, plan.attempt, async move {
+            let span = tracing::debug_span!(parent: &round.span, "receive_state", %from);
+            self.spawn(&mut round.tasks, plan.attempt, span, async move {
                 let received = transfer::receive_state(&context, stream, &shards, cut).await;
                 Some(received.map_or_else(|error| broken(from, &error), |states| DataEvent::State(from, states)))
             });
@@ -160,7 +165,8 @@ impl Starter<'_> {
         for moved in publication.moves_from(me).filter(|_| publication.moves_anchor) {
             let states: Vec<_> = moved.shards.iter().map(|shard| (*shard, self.states.state(*shard))).collect();
             let (context, place, to) = (Arc::clone(self.context), plan.place, moved.to);
-            self.spawn(&mut round.tasks, plan.attempt, async move {
+            let span = tracing::debug_span!(parent: &round.span, "send_state", %to);
+            self.spawn(&mut round.tasks, plan.attempt, span, async move {
                 transfer::send_state(&context, place, to, &states, cut).await.err().map(|error| broken(to, &error))
             });
         }
@@ -173,7 +179,8 @@ impl Starter<'_> {
         let whole = 0..usize::try_from(donation.values).unwrap_or(usize::MAX);
         if donation.joiners.contains(&plan.me) {
             let (context, stream, whole) = (Arc::clone(self.context), self.expect(&plan, StreamKind::Buffers, donor), whole.clone());
-            self.spawn(&mut round.tasks, plan.attempt, async move {
+            let span = tracing::debug_span!(parent: &round.span, "receive_buffers", %donor);
+            self.spawn(&mut round.tasks, plan.attempt, span, async move {
                 let received = transfer::receive(&context, stream, std::slice::from_ref(&whole)).await;
                 Some(received.map_or_else(|error| broken(donor, &error), |values| DataEvent::Buffers(donor, values)))
             });
@@ -184,7 +191,8 @@ impl Starter<'_> {
         let lent = contributed.and_then(|contributed| contributed.donation.clone()).filter(|lent| lent.values().len() == whole.len());
         for to in donation.joiners.iter().copied() {
             let (context, place, lent, whole) = (Arc::clone(self.context), plan.place, lent.clone(), whole.clone());
-            self.spawn(&mut round.tasks, plan.attempt, async move {
+            let span = tracing::debug_span!(parent: &round.span, "send_buffers", %to);
+            self.spawn(&mut round.tasks, plan.attempt, span, async move {
                 let Some(lent) = lent else { return Some(DataEvent::Broken(to)) };
                 let sent =
                     transfer::contribute(&context, place, to, Bulk::Buffers, std::slice::from_ref(&whole), |range| lent.bytes(range)).await;
@@ -197,7 +205,7 @@ impl Starter<'_> {
         self.streams.expect((plan.attempt, kind, from))
     }
 
-    fn contribute(&self, plan: &Arc<Plan>, own: &Contributed, tasks: &mut JoinSet<()>) {
+    fn contribute(&self, plan: &Arc<Plan>, own: &Contributed, round: &Span, tasks: &mut JoinSet<()>) {
         for owner in plan.other_owners() {
             let shards = ranges(plan, owner);
             let wire = own.encoder.as_ref().map_or(WireType::Float32, |encoder| encoder.wire());
@@ -209,7 +217,8 @@ impl Starter<'_> {
                     None => transfer::contribute(&context, place, owner, content, &shards, |range| frozen.bytes(range)).await,
                 }
             };
-            self.spawn(tasks, plan.attempt, async move { work.await.err().map(|error| broken(owner, &error)) });
+            let span = tracing::debug_span!(parent: round, "contribute", to = %owner);
+            self.spawn(tasks, plan.attempt, span, async move { work.await.err().map(|error| broken(owner, &error)) });
         }
     }
 
@@ -219,7 +228,7 @@ impl Starter<'_> {
         own: Option<&Contributed>,
         coding: Option<Coding>,
         publication: watch::Receiver<Option<Arc<Publication>>>,
-        tasks: &mut JoinSet<()>,
+        (round, tasks): (&Span, &mut JoinSet<()>),
     ) {
         let others = plan.contributors.iter().copied().filter(|node| *node != plan.me);
         let expected = others.map(|node| (node, self.expect(plan, StreamKind::Contribution, node))).collect();
@@ -234,14 +243,21 @@ impl Starter<'_> {
             expected,
             states: plan.owned_by(plan.me).into_iter().map(|shard| (shard, self.states.state(shard))).collect(),
         };
-        self.spawn(tasks, plan.attempt, async move { Some(reduce::run(reduction).await.map_or_else(|event| event, DataEvent::Reduced)) });
+        let span = tracing::debug_span!(parent: round, "reduce");
+        self.spawn(
+            tasks,
+            plan.attempt,
+            span,
+            async move { Some(reduce::run(reduction).await.map_or_else(|event| event, DataEvent::Reduced)) },
+        );
     }
 
-    fn receive(&mut self, plan: &Arc<Plan>, coding: Option<&Coding>, tasks: &mut JoinSet<()>) {
+    fn receive(&mut self, plan: &Arc<Plan>, coding: Option<&Coding>, round: &Span, tasks: &mut JoinSet<()>) {
         for owner in plan.other_owners() {
             let (ranges, coding) = (ranges(plan, owner), coding.cloned());
             let (context, stream) = (Arc::clone(self.context), self.expect(plan, StreamKind::Parameters, owner));
-            self.spawn(tasks, plan.attempt, async move {
+            let span = tracing::debug_span!(parent: round, "receive", from = %owner);
+            self.spawn(tasks, plan.attempt, span, async move {
                 let received = transfer::receive_parameters(&context, stream, &ranges, coding.as_ref()).await;
                 Some(received.map_or_else(|error| broken(owner, &error), |values| DataEvent::Parameters(owner, values)))
             });
@@ -249,15 +265,22 @@ impl Starter<'_> {
     }
 
     /// Runs one movement; what it reports goes to the coordinator with the attempt it belongs to.
-    fn spawn(&self, tasks: &mut JoinSet<()>, attempt: Attempt, work: impl Future<Output = Option<DataEvent>> + Send + 'static) {
+    fn spawn(&self, tasks: &mut JoinSet<()>, attempt: Attempt, span: Span, work: impl Future<Output = Option<DataEvent>> + Send + 'static) {
         let actor = self.actor.clone();
-        tasks.spawn(async move {
+        let told = async move {
             if let Some(event) = work.await {
                 // A stopped coordinator needs no event.
                 _ = actor.cast(CoordinatorMessage::Data(attempt, event));
             }
-        });
+        };
+        tasks.spawn(told.instrument(span));
     }
+}
+
+/// The span of an attempt, for who traces: its movements are spans in it.
+fn span_of(plan: &Plan) -> Span {
+    let (round, ballot, kind) = (plan.attempt.round.0, plan.attempt.ballot.counter, round_name(plan.terms.kind));
+    tracing::info_span!("round", round, ballot, kind, step = plan.terms.step.0)
 }
 
 /// The elements of the shards that `owner` averages.
@@ -276,9 +299,14 @@ impl Contributed {
 }
 
 impl RoundInProgress {
-    fn new(plan: Arc<Plan>, publication: watch::Sender<Option<Arc<Publication>>>, coding: Option<Coding>, tasks: JoinSet<()>) -> Self {
+    fn new(
+        plan: Arc<Plan>,
+        publication: watch::Sender<Option<Arc<Publication>>>,
+        coding: Option<Coding>,
+        (span, tasks): (Span, JoinSet<()>),
+    ) -> Self {
         let (values, owed, states) = (Assembled::default(), Assembled::default(), BTreeMap::new());
-        Self { plan, publication, values, states, donated: None, coding, owed, weight: None, tasks }
+        Self { plan, publication, values, states, donated: None, coding, owed, weight: None, span, tasks }
     }
 
     /// Takes over what the reduction made.

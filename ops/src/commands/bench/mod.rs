@@ -1,5 +1,6 @@
 //! `slowmo bench …`: the runtime against the limits of this machine, both measured in the same run.
 
+mod beside;
 mod checkpoint;
 mod churn;
 mod churn_node;
@@ -13,6 +14,7 @@ mod round;
 mod run;
 mod sizes;
 mod step;
+mod telemetry;
 
 use crate::console::Console;
 pub use churn_node::{CHURN_NODE, ChurnNode};
@@ -35,6 +37,8 @@ pub enum Bench {
     Join(join::JoinBench),
     /// What writing checkpoints beside the training costs it.
     Checkpoint(checkpoint::CheckpointBench),
+    /// What metrics and the flight recorder cost the training.
+    Telemetry(telemetry::TelemetryBench),
     /// The raw limits alone: QUIC, TCP, memory, and all-to-all QUIC between as many processes.
     Limits(limits::Limits),
 }
@@ -49,6 +53,7 @@ impl Bench {
             Self::Recovery(recovery) => recovery.run(console),
             Self::Join(join) => join.run(console),
             Self::Checkpoint(checkpoint) => checkpoint.run(console),
+            Self::Telemetry(telemetry) => telemetry.run(console),
             Self::Limits(limits) => limits.run(console),
         }
     }

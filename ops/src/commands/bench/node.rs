@@ -3,6 +3,8 @@
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use slowmo::{Config, Runtime, TensorError, Tensors, Worker};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// The hidden subcommand.
@@ -73,6 +75,9 @@ impl BenchNode {
         let config = Config::load()?;
         let is_slow = self.slow_node.is_some() && self.slow_node == config.node_id;
         let runtime = Runtime::builder().config(config).spawn()?;
+        if let Some(address) = runtime.http_address() {
+            std::thread::spawn(move || read_metrics(address));
+        }
         let mut worker = runtime.worker(0)?;
         let mut params = Synthetic::new(self.parameters);
         worker.synchronize(&mut params)?;
@@ -96,6 +101,20 @@ impl BenchNode {
         println!("{}", serde_json::to_string(&NodeEvent::Done(totals))?);
         worker.leave()?;
         Ok(())
+    }
+}
+
+/// Reads the node's metrics every second, as a Prometheus would, for as long as the process lives.
+fn read_metrics(address: SocketAddr) {
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+        let read = TcpStream::connect(address).and_then(|mut stream| {
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: slowmo\r\nConnection: close\r\n\r\n")?;
+            stream.read_to_end(&mut Vec::new())
+        });
+        if let Err(error) = read {
+            eprintln!("the metrics cannot be read: {error}");
+        }
     }
 }
 

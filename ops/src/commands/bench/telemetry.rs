@@ -1,0 +1,45 @@
+//! `slowmo bench telemetry`: what metrics, which somebody reads every second, and the flight recorder cost the training.
+
+use super::beside::{Cost, Training};
+use crate::console::Console;
+use anyhow::Context;
+use clap::Args;
+use serde::Serialize;
+use slowmo_ops::processes::catch_signals;
+
+/// What telemetry may add to the time of a step.
+const ADDED_MAX: f64 = 0.01;
+
+/// Training with telemetry and without, in turn.
+#[derive(Debug, Args)]
+pub struct TelemetryBench {
+    #[command(flatten)]
+    training: Training,
+}
+
+/// What `bench telemetry` reports.
+#[derive(Debug, Serialize)]
+struct Report {
+    command: &'static str,
+    #[serde(flatten)]
+    training: Training,
+    #[serde(flatten)]
+    cost: Cost,
+}
+
+impl TelemetryBench {
+    /// Measures and reports.
+    pub fn run(self, console: Console) -> anyhow::Result<()> {
+        self.training.sizes.check()?;
+        catch_signals();
+        let settings = || {
+            let folder = tempfile::tempdir().context("no temporary folder")?;
+            // A node that serves metrics reads them itself every second.
+            let settings = vec![("SLOWMO_HTTP", "127.0.0.1:0".to_owned()), ("SLOWMO_FLIGHT", folder.path().display().to_string())];
+            Ok((settings, folder))
+        };
+        let cost = self.training.compare(console, ("telemetry", ADDED_MAX), settings, |_| Ok(()))?;
+        let text = self.training.table(&cost, []);
+        console.result(text, &Report { command: "bench telemetry", training: self.training, cost })
+    }
+}
