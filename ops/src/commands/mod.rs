@@ -9,6 +9,7 @@ mod keygen;
 mod launch;
 mod replay;
 mod selftest;
+mod top;
 
 use crate::console::Console;
 use clap::{Parser, Subcommand};
@@ -44,6 +45,8 @@ pub enum Command {
     Kill(job::Kill),
     /// Show the running job.
     Status(job::Status),
+    /// Watch the running job in the terminal.
+    Top(top::TopCommand),
     /// Put a training binary through faults: kills, pauses, cuts, slow links; a report with every invariant's verdict.
     #[command(subcommand)]
     Chaos(chaos::Chaos),
@@ -91,6 +94,7 @@ impl Command {
             Self::Drain(drain) => drain.run(*console),
             Self::Kill(kill) => kill.run(*console),
             Self::Status(status) => status.run(*console),
+            Self::Top(top) => top.run(*console),
             Self::Chaos(chaos) => chaos.run(*console),
             Self::Checkpoint(checkpoint) => checkpoint.run(*console),
             Self::Selftest(selftest) => selftest.run(*console),

@@ -1,0 +1,230 @@
+//! What `slowmo top` shows: polls turned into rates and events, keys turned into orders.
+
+use ratatui::crossterm::event::KeyCode;
+use slowmo::admin::Report;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+/// Events that are kept.
+const EVENTS_MAX: usize = 200;
+/// Time over which rates are taken, in polls.
+const RATE_POLLS: usize = 10;
+
+/// What a poll brought.
+#[derive(Clone, Debug, Default)]
+pub struct Polled {
+    /// When.
+    pub at: Option<Instant>,
+    /// Each node's report; `None` where it does not answer.
+    pub nodes: Vec<(usize, Option<Report>)>,
+    /// What became of an order.
+    pub said: Option<String>,
+}
+
+/// What a key asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// To end.
+    Quit,
+    /// To let a node hand over and leave.
+    Drain(usize),
+    /// To kill its process.
+    Kill(usize),
+    /// To run so many nodes.
+    Scale(usize),
+}
+
+/// The picture.
+#[derive(Debug)]
+pub struct Top {
+    /// Whose.
+    pub name: String,
+    /// The last reports.
+    pub nodes: Vec<(usize, Option<Report>)>,
+    /// What happened, oldest first: time of day in microseconds, node, what.
+    pub events: VecDeque<(u64, usize, String)>,
+    /// The chosen row.
+    pub chosen: usize,
+    /// What wants a second press.
+    pub asks: Option<Order>,
+    /// What became of the last order.
+    pub said: Option<String>,
+    seen: BTreeSet<(u64, usize, String)>,
+    steps: BTreeMap<usize, VecDeque<(Instant, u64)>>,
+    rounds: VecDeque<(Instant, u64)>,
+}
+
+impl Top {
+    /// The picture after a first poll.
+    pub fn new(name: String, polled: Polled) -> Self {
+        let mut top = Self {
+            name,
+            nodes: Vec::new(),
+            events: VecDeque::new(),
+            chosen: 0,
+            asks: None,
+            said: None,
+            seen: BTreeSet::new(),
+            steps: BTreeMap::new(),
+            rounds: VecDeque::new(),
+        };
+        top.take(polled);
+        top
+    }
+
+    /// Takes what a poll brought.
+    pub fn take(&mut self, polled: Polled) {
+        self.said = polled.said.or(self.said.take());
+        let Some(at) = polled.at else { return };
+        self.nodes = polled.nodes;
+        self.chosen = self.chosen.min(self.nodes.len().saturating_sub(1));
+        for (node, report) in self.nodes.iter().filter_map(|(node, report)| Some((*node, report.as_ref()?))) {
+            note(self.steps.entry(node).or_default(), at, step_of(report));
+            for event in &report.events {
+                let event = (event.at_us, node, event.what.clone());
+                if self.seen.insert(event.clone()) {
+                    self.events.push_back(event);
+                }
+            }
+        }
+        self.events.make_contiguous().sort();
+        while self.events.len() > EVENTS_MAX {
+            self.events.pop_front();
+        }
+        // What was shown once is not shown again; what every node forgot needs not be known any more.
+        if let Some(oldest) = self.events.front().filter(|_| self.seen.len() > 64 * EVENTS_MAX).cloned() {
+            self.seen = self.seen.split_off(&oldest);
+        }
+        let present: BTreeSet<usize> = self.nodes.iter().map(|(node, _)| *node).collect();
+        self.steps.retain(|node, _| present.contains(node));
+        if let Some(round) = self.furthest().map(|report| report.round) {
+            note(&mut self.rounds, at, round);
+        }
+    }
+
+    /// The report of the member that is furthest.
+    pub fn furthest(&self) -> Option<&Report> {
+        let reports = self.nodes.iter().filter_map(|(_, report)| report.as_ref());
+        reports.filter(|report| report.standing != "joining").max_by_key(|report| report.round)
+    }
+
+    /// Inner steps a second of a node.
+    pub fn step_rate(&self, node: usize) -> Option<f64> {
+        self.steps.get(&node).and_then(rate)
+    }
+
+    /// Decided rounds a second.
+    pub fn round_rate(&self) -> Option<f64> {
+        rate(&self.rounds)
+    }
+
+    /// The chosen node.
+    pub fn chosen_node(&self) -> Option<usize> {
+        self.nodes.get(self.chosen).map(|(node, _)| *node)
+    }
+
+    /// A key was pressed. What changes something wants y.
+    pub fn press(&mut self, key: KeyCode) -> Option<Order> {
+        if let Some(order) = self.asks.take() {
+            self.said = None;
+            return (key == KeyCode::Char('y')).then_some(order);
+        }
+        let node = self.chosen_node();
+        match key {
+            KeyCode::Char('q') | KeyCode::Esc => return Some(Order::Quit),
+            KeyCode::Up | KeyCode::Char('k') => self.chosen = self.chosen.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.chosen = (self.chosen + 1).min(self.nodes.len().saturating_sub(1)),
+            KeyCode::Char('d') => self.asks = node.map(Order::Drain),
+            KeyCode::Char('x') => self.asks = node.map(Order::Kill),
+            KeyCode::Char('+') => self.asks = Some(Order::Scale(self.nodes.len() + 1)),
+            KeyCode::Char('-') if self.nodes.len() > 1 => self.asks = Some(Order::Scale(self.nodes.len() - 1)),
+            _ => {}
+        }
+        None
+    }
+}
+
+/// The inner step of a node: gossip goes on between rounds.
+pub fn step_of(report: &Report) -> u64 {
+    let trained = report.loss.map_or(0, |loss| loss.step);
+    report.gossip.as_ref().map_or(report.step, |gossip| gossip.step.max(report.step)).max(trained)
+}
+
+fn note(counts: &mut VecDeque<(Instant, u64)>, at: Instant, count: u64) {
+    if counts.back().is_some_and(|(_, before)| *before > count) {
+        // A new start counts from the beginning.
+        counts.clear();
+    }
+    counts.push_back((at, count));
+    while counts.len() > RATE_POLLS {
+        counts.pop_front();
+    }
+}
+
+fn rate(counts: &VecDeque<(Instant, u64)>) -> Option<f64> {
+    let ((first, before), (last, now)) = (counts.front()?, counts.back()?);
+    let seconds = last.saturating_duration_since(*first).as_secs_f64();
+    (seconds > 0.0).then(|| now.saturating_sub(*before) as f64 / seconds)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub mod tests {
+    use super::*;
+    use slowmo::admin::{EventReport, LastRound, LossReport, MemberReport};
+    use std::time::Duration;
+
+    pub fn report(node: u64, step: u64) -> Report {
+        Report {
+            node,
+            standing: "member".to_owned(),
+            lineage: "00112233445566778899aabbccddeeff".to_owned(),
+            epoch: 3,
+            round: step / 4,
+            step,
+            devices: vec!["cpu".to_owned()],
+            members: vec![MemberReport { node, address: "127.0.0.1:7000".to_owned(), devices: 1, alive: true }],
+            last_round: LastRound { members: 2, alive: 2, contributors: 2, published_us: 1200 },
+            contributors: vec![1, 2],
+            momentum_lost: 0,
+            push_sum_weight_lost: 0.0,
+            push_sum_weight_doubled: 0.0,
+            disagreement: Some(0.01),
+            loss: Some(LossReport { step, loss: 0.5 }),
+            gossip: None,
+            checkpoints: None,
+            waiting_for: None,
+            events: vec![EventReport { at_us: 1_700_000_000_000_000 + node, what: "node-2 joined in round-3".to_owned() }],
+        }
+    }
+
+    pub fn polled(at: Instant, step: u64) -> Polled {
+        Polled { at: Some(at), nodes: vec![(1, Some(report(1, step))), (2, None)], said: None }
+    }
+
+    #[test]
+    fn polls_become_rates_and_events_are_shown_once() {
+        let start = Instant::now();
+        let mut top = Top::new("job 7".to_owned(), polled(start, 100));
+        assert_eq!(top.step_rate(1), None);
+        top.take(polled(start + Duration::from_secs(2), 140));
+        assert_eq!((top.step_rate(1), top.round_rate(), top.step_rate(2)), (Some(20.0), Some(5.0), None));
+        assert_eq!(top.events.len(), 1);
+        // It was started anew.
+        top.take(polled(start + Duration::from_secs(3), 8));
+        assert_eq!(top.step_rate(1), None);
+    }
+
+    #[test]
+    fn what_changes_something_wants_a_second_key() {
+        let mut top = Top::new("job 7".to_owned(), polled(Instant::now(), 100));
+        assert_eq!((top.press(KeyCode::Down), top.chosen_node()), (None, Some(2)));
+        assert_eq!((top.press(KeyCode::Char('x')), top.asks), (None, Some(Order::Kill(2))));
+        assert_eq!((top.press(KeyCode::Char('n')), top.asks), (None, None));
+        assert_eq!(top.press(KeyCode::Char('d')), None);
+        assert_eq!(top.press(KeyCode::Char('y')), Some(Order::Drain(2)));
+        assert_eq!(top.press(KeyCode::Char('+')), None);
+        assert_eq!(top.press(KeyCode::Char('y')), Some(Order::Scale(3)));
+        assert_eq!(top.press(KeyCode::Char('q')), Some(Order::Quit));
+    }
+}
