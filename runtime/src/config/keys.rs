@@ -193,6 +193,14 @@ pub static KEYS: &[Key] = &[
     key!(peers, "", "", Allowed::Form("a list of at most 4096 host:port, separated by commas"), false, "nodes to dial at start"),
     key!(rendezvous, word: "none", "", PATH, false, "folder in which the nodes of one machine or shared disk find each other"),
     key!(
+        discover,
+        word: "none",
+        "",
+        Allowed::Form("none, dns:NAME:PORT, slurm:PORT or file:PATH"),
+        false,
+        "where else to look for nodes, again and again: all addresses of a name, the nodes of this Slurm step (each task at PORT and its SLURM_LOCALID), a file of host:port lines"
+    ),
+    key!(
         min_nodes,
         "1",
         "nodes",
