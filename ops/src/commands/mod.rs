@@ -8,6 +8,7 @@ mod job;
 mod keygen;
 mod launch;
 mod replay;
+mod one_node;
 mod selftest;
 
 use crate::console::Console;
