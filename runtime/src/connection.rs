@@ -50,6 +50,10 @@ pub(crate) fn connect(config: &Config, network: Option<Network>, me: (NodeId, In
     let mut settings = QuicSettings::new(me.0, me.1, config.listen, credential);
     settings.tuning = tuning(config);
     settings.advertise = advertised(config)?;
+    if settings.advertise.is_none() && config.listen.ip().is_unspecified() {
+        // Who it dials sees where it is; who only hears of it from them does not.
+        tracing::warn!(listen = %config.listen, "nodes that join are told this address and cannot dial it: set advertise, or listen at an address of this machine");
+    }
     let (transport, events) = quic::bind(settings)?;
     Ok(Connected { cluster, transport, events, discovery })
 }
