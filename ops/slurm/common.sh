@@ -30,6 +30,8 @@ prepare() {
     [[ $mode == 600 || $mode == 400 ]] || fail "$key has mode $mode, so others may read it: chmod 600 it, or write a new one"
     export SLOWMO_CLUSTER_KEY_FILE=$key
     export SLOWMO_CHECKPOINTS=${SLOWMO_CHECKPOINTS:-$TRAIN_FOLDER/checkpoints}
+    # Founders wait so long for each other, and joiners for the cluster: hosts do not start all at once.
+    export SLOWMO_CONNECT_TIMEOUT_MS=${SLOWMO_CONNECT_TIMEOUT_MS:-600000}
     # The sockets on which the nodes answer; on each host its own folder.
     export TRAIN_SOCKETS=/tmp/slowmo-$UID-$SLURM_JOB_ID
 }

@@ -135,6 +135,7 @@ fn every_task_becomes_a_node_with_its_own_id_and_port() {
             format!("SLOWMO_CHECKPOINTS={folder}/checkpoints"),
             "SLOWMO_CHECKPOINT_EVERY=10".to_owned(),
             format!("SLOWMO_CLUSTER_KEY_FILE={folder}/cluster.key"),
+            "SLOWMO_CONNECT_TIMEOUT_MS=600000".to_owned(),
             "SLOWMO_DISCOVER=slurm:7000".to_owned(),
             format!("SLOWMO_LISTEN=0.0.0.0:{}", 7000 + task),
             "SLOWMO_MIN_NODES=2".to_owned(),
