@@ -36,12 +36,11 @@ prepare() {
     export TRAIN_SOCKETS=/tmp/slowmo-$UID-$SLURM_JOB_ID
 }
 
-# The founders' and joiners' first tasks, a line a host.
+# Where the first task of each host of this job listens, a line a host.
 addresses() {
-    local host
-    while read -r host; do
-        printf '%s:%s\n' "$host" "$TRAIN_PORT"
-    done < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    local hosts host
+    hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST") || fail "scontrol cannot read $SLURM_JOB_NODELIST"
+    for host in $hosts; do printf '%s:%s\n' "$host" "$TRAIN_PORT"; done
 }
 
 # Drains every node of this job. Not by a second signal: a node that gets SIGTERM twice ends at once, and Slurm may have sent it one.
