@@ -27,12 +27,23 @@ pub(super) fn read(path: &Path) -> Result<Vec<String>, DiscoveryError> {
 
 /// What keeps a text from being a list of addresses.
 #[derive(Debug, PartialEq, Eq)]
-enum Fault {
-    Line { line: usize, found: String },
+pub enum Fault {
+    /// A line that is no `host:port`.
+    Line {
+        /// Which, from 1.
+        line: usize,
+        /// What stands there.
+        found: String,
+    },
+    /// More names than are looked at.
     TooMany,
 }
 
-fn names(text: &str) -> Result<Vec<String>, Fault> {
+/// The names in a text, in its order.
+///
+/// # Errors
+/// A line is none, or they are too many.
+pub fn names(text: &str) -> Result<Vec<String>, Fault> {
     let mut names = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let name = line.split_once('#').map_or(line, |(name, _)| name).trim();

@@ -5,10 +5,10 @@
 //! | `mod` | in a list that was given | nothing |
 //! | [`folder`] | in a folder in which every node leaves its own | that folder |
 //! | [`looked_up`] | under a name, in a file, under many names: again and again | the resolver, that file |
-//! | `list_file`, [`slurm`] | what such a file, and Slurm's variables, say | nothing: pure |
+//! | [`list_file`], [`slurm`] | what such a file, and Slurm's variables, say | nothing: pure |
 
 pub mod folder;
-mod list_file;
+pub mod list_file;
 pub mod looked_up;
 pub mod slurm;
 

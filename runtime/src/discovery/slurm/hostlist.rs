@@ -96,18 +96,21 @@ fn expand_entry(at: usize, entry: &str) -> Result<Vec<String>, HostlistError> {
         let (plain, behind) = rest.split_at(rest.find('[').unwrap_or(rest.len()));
         check_plain(here, plain)?;
         names.iter_mut().for_each(|name| name.push_str(plain));
-        let Some((inside, next)) = behind.strip_prefix('[').and_then(|behind| behind.split_once(']')) else { break };
-        let numbers = numbers(here + plain.len() + 1, inside)?;
-        if names.len() * numbers.len() > HOSTS_MAX {
-            return Err(HostlistError { at: here, fault: Fault::TooMany });
+        rest = "";
+        if let Some((inside, next)) = behind.strip_prefix('[').and_then(|behind| behind.split_once(']')) {
+            let numbers = numbers(here + plain.len() + 1, inside)?;
+            if names.len() * numbers.len() > HOSTS_MAX {
+                return Err(HostlistError { at: here, fault: Fault::TooMany });
+            }
+            names = names.iter().flat_map(|name| numbers.iter().map(move |number| format!("{name}{number}"))).collect();
+            rest = next;
         }
-        names = names.iter().flat_map(|name| numbers.iter().map(move |number| format!("{name}{number}"))).collect();
-        rest = next;
+        // Each time, so that no more is made than may be: all names grow with each pair of brackets.
+        if names.iter().any(|name| name.len() > NAME_BYTES_MAX) {
+            return Err(HostlistError { at, fault: Fault::TooLong });
+        }
     }
-    match names.iter().any(|name| name.len() > NAME_BYTES_MAX) {
-        true => Err(HostlistError { at, fault: Fault::TooLong }),
-        false => Ok(names),
-    }
+    Ok(names)
 }
 
 fn check_plain(at: usize, plain: &str) -> Result<(), HostlistError> {
@@ -205,6 +208,7 @@ mod tests {
         }
         assert_eq!(expand(&"a,".repeat(LIST_BYTES_MAX)).unwrap_err().fault, Fault::TooLong);
         assert_eq!(expand(&"a".repeat(NAME_BYTES_MAX + 1)).unwrap_err().fault, Fault::TooLong);
+        assert_eq!(expand(&"[1]".repeat(NAME_BYTES_MAX + 1)).unwrap_err().fault, Fault::TooLong);
         assert_eq!(expand(&format!("[1-9]{}[1-9]{}", "a".repeat(200), "a".repeat(100))).unwrap_err().fault, Fault::TooLong);
     }
 
