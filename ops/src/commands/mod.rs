@@ -7,8 +7,8 @@ mod demo;
 mod job;
 mod keygen;
 mod launch;
-mod replay;
 mod one_node;
+mod replay;
 mod selftest;
 
 use crate::console::Console;

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`keys`] | the one table of all keys |
 //! | `values` | the types of the values, from and to text |
+//! | `allowed` | which values a key allows |
 //! | `credentials` | which credentials were named, and that they are of one kind |
 //! | `discover` | ways to look for the others |
 //! | `sources` | file, variables and flags; the only part that reads the process |
 //! | `error` | why a configuration was refused |
 
+mod allowed;
 mod credentials;
 mod discover;
 mod error;
