@@ -237,8 +237,42 @@ fn a_node_without_a_launcher_answers_on_its_own_socket() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(ask("status").1["nodes"][0]["node"], 7);
-    assert!(ask("drain").0);
+    let probe = |what: &str| Command::new(slowmo).args(["status", "--probe", what, "--admin"]).arg(&socket).output().unwrap();
+    assert!(probe("live").status.success() && probe("ready").status.success());
+    let drained = Command::new(slowmo).args(["drain", "--wait", "60", "--admin"]).arg(&socket).output().unwrap();
+    assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
+    assert!(!socket.exists(), "it was waited for");
     assert!(node.wait().unwrap().success());
+    assert!(!probe("live").status.success());
     let (answered, report) = ask("status");
     assert!(!answered && report["error"].as_str().unwrap().contains("does not answer"), "{report}");
+}
+
+#[test]
+fn a_node_that_founds_is_live_and_not_ready_and_one_that_cannot_leave_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (slowmo, socket) = (env!("CARGO_BIN_EXE_slowmo"), folder.path().join("node"));
+    let (key, list) = (folder.path().join("key"), folder.path().join("nodes"));
+    std::fs::write(&list, "127.0.0.1:9  # nobody\n").unwrap();
+    assert!(Command::new(slowmo).args(["keygen", "--out"]).arg(&key).output().unwrap().status.success());
+    let mut command = Command::new(slowmo);
+    command.args(["bench-churn-node", "--parameters", "5000", "--compute-ms", "10"]).stdout(Stdio::null());
+    command.env("SLOWMO_ADMIN", &socket).env("SLOWMO_NODE_ID", "7").env("SLOWMO_TAU", "1").env("SLOWMO_MIN_NODES", "2");
+    command.env("SLOWMO_CLUSTER_KEY_FILE", &key).env("SLOWMO_DISCOVER", format!("file:{}", list.display()));
+    let mut node = command.spawn().unwrap();
+    let ask = |arguments: &[&str]| Command::new(slowmo).args(arguments).arg("--admin").arg(&socket).output().unwrap();
+    let begun = Instant::now();
+    while !ask(&["status", "--probe", "live"]).status.success() {
+        assert!(begun.elapsed() < PATIENCE && node.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let ready = ask(&["status", "--probe", "ready"]);
+    assert_eq!(ready.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&ready.stderr).contains("node 7 is no member: founding"), "{ready:?}");
+    node.kill().unwrap();
+    node.wait().unwrap();
+    // A killed process leaves its socket behind.
+    assert!(socket.exists() && !ask(&["status", "--probe", "live"]).status.success());
+    let without_socket = Command::new(slowmo).args(["status", "--probe", "ready"]).output().unwrap();
+    assert_eq!(without_socket.status.code(), Some(2));
 }

@@ -1,7 +1,7 @@
 //! A node's way to the others, out of its configuration: credentials, transport, discovery.
 
-use crate::config::{Config, Congestion, Credentials};
-use crate::discovery::{Directory, StaticList};
+use crate::config::{Config, Congestion, Credentials, Discover};
+use crate::discovery::{Directory, LookedUp, Source, StaticList, slurm};
 use crate::error::SpawnError;
 use crate::runtime::Network;
 use crate::transport::memory::MemoryHub;
@@ -40,7 +40,7 @@ pub(crate) fn connect(config: &Config, network: Option<Network>, me: (NodeId, In
         return Ok(Connected { cluster: ALONE, transport, events, discovery: Arc::new(StaticList::new(peers)) });
     }
     let Some((credential, cluster)) = credential(config, me)? else {
-        if config.min_nodes > 1 || !config.peers.is_empty() || config.rendezvous.is_some() {
+        if config.min_nodes > 1 || !config.peers.is_empty() || config.rendezvous.is_some() || config.discover.is_some() {
             return Err(SpawnError::NoCredentials);
         }
         let (transport, events) = MemoryHub::new(None).join(me.0, me.1, config.listen);
@@ -50,6 +50,10 @@ pub(crate) fn connect(config: &Config, network: Option<Network>, me: (NodeId, In
     let mut settings = QuicSettings::new(me.0, me.1, config.listen, credential);
     settings.tuning = tuning(config);
     settings.advertise = advertised(config)?;
+    if settings.advertise.is_none() && config.listen.ip().is_unspecified() {
+        // Who it dials sees where it is; who only hears of it from them does not.
+        tracing::warn!(listen = %config.listen, "nodes that join are told this address and cannot dial it: set advertise, or listen at an address of this machine");
+    }
     let (transport, events) = quic::bind(settings)?;
     Ok(Connected { cluster, transport, events, discovery })
 }
@@ -92,7 +96,7 @@ fn discovery(config: &Config) -> Result<Arc<dyn Discovery>, SpawnError> {
         }
         return Ok(Arc::new(Directory::new(folder)));
     }
-    if config.peers.is_empty() && config.min_nodes > 1 {
+    if config.peers.is_empty() && config.discover.is_none() && config.min_nodes > 1 {
         return Err(SpawnError::NoPeers(config.min_nodes));
     }
     let mut addresses = Vec::new();
@@ -100,7 +104,13 @@ fn discovery(config: &Config) -> Result<Arc<dyn Discovery>, SpawnError> {
         let resolved = peer.to_socket_addrs().map_err(|error| SpawnError::Peer { peer: peer.clone(), error })?;
         addresses.extend(resolved.filter(|address| address.is_ipv4() == config.listen.is_ipv4()));
     }
-    Ok(Arc::new(StaticList::new(addresses)))
+    let source = match &config.discover {
+        None => return Ok(Arc::new(StaticList::new(addresses))),
+        Some(Discover::Dns(name)) => Source::Name(name.clone()),
+        Some(Discover::File(path)) => Source::File(path.clone()),
+        Some(Discover::Slurm(port)) => Source::Listed(slurm::names(*port, |name| std::env::var(name).ok())?.into()),
+    };
+    Ok(Arc::new(LookedUp::new(source, config.listen.is_ipv4(), addresses)))
 }
 
 /// What other nodes are told to dial, resolved once.

@@ -3,6 +3,7 @@
 use crate::checkpoints::CheckpointError;
 use crate::config::ConfigError;
 use crate::device::DeviceError;
+use crate::discovery::slurm::SlurmError;
 use crate::sampler::SamplerError;
 use crate::telemetry::{AccessError, HttpError};
 use crate::tensors::{FreezeError, TensorError};
@@ -61,11 +62,11 @@ pub enum SpawnError {
     },
     /// More than one node without a secret to prove who belongs together.
     #[error(
-        "min_nodes, peers or rendezvous ask for other nodes, which needs a cluster key: write one with `slowmo keygen --out FILE` and give all nodes cluster_key_file = FILE"
+        "min_nodes, peers, rendezvous or discover ask for other nodes, which needs a cluster key: write one with `slowmo keygen --out FILE` and give all nodes cluster_key_file = FILE"
     )]
     NoCredentials,
     /// More than one node and no way to find the others.
-    #[error("min_nodes = {0} needs a way to find the others: set peers = [\"host:port\", …] or rendezvous = \"/shared/folder\"")]
+    #[error("min_nodes = {0} needs a way to find the others: set peers = [\"host:port\", …], rendezvous = \"/shared/folder\" or discover")]
     NoPeers(usize),
     /// The address that a rendezvous folder would name cannot be dialed.
     #[error(
@@ -88,6 +89,9 @@ pub enum SpawnError {
         /// Why.
         error: std::io::Error,
     },
+    /// Slurm's variables name no nodes.
+    #[error(transparent)]
+    Slurm(#[from] SlurmError),
     /// The endpoint cannot listen.
     #[error(transparent)]
     Bind(#[from] BindError),

@@ -32,13 +32,20 @@ impl Resting {
 
 /// Dials again and again; dialing an address that is being dialed or up does nothing.
 pub(super) async fn search(context: Arc<NodeContext>, resting: Arc<Resting>) {
+    // What fails, fails many times a second.
+    let mut told = None;
     loop {
         match context.discovery.peers().await {
             Ok(peers) => {
+                told = None;
                 let due = peers.into_iter().filter(|peer| resting.is_over(*peer));
                 due.for_each(|peer| context.transport.connect(peer, context.settings.connect_timeout));
             }
-            Err(error) => tracing::warn!(%error, "discovery failed; trying again"),
+            Err(error) if told.as_ref() == Some(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "discovery failed; trying again");
+                told = Some(error);
+            }
         }
         tokio::time::sleep(DISCOVERY_INTERVAL).await;
     }

@@ -55,6 +55,40 @@ pub enum DiscoveryError {
         /// What the operating system said.
         reason: String,
     },
+    /// A name has no address now.
+    #[error("cannot resolve {name} ({reason}); check the name, and that this machine's resolver knows it; it is asked for again")]
+    Unresolved {
+        /// The name and port.
+        name: String,
+        /// What the resolver said.
+        reason: String,
+    },
+    /// A file of addresses cannot be read.
+    #[error("cannot read the addresses in {file} ({reason}); check that it exists and that this user may read it; it is read again")]
+    NoList {
+        /// The file.
+        file: String,
+        /// What the operating system said.
+        reason: String,
+    },
+    /// A line of a file of addresses.
+    #[error("{file} line {line}: {found} is no host:port; nothing of the file is used until it is mended, and it is read again")]
+    BadLine {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// What stands there.
+        found: String,
+    },
+    /// A resolver or a file system that hangs.
+    #[error("{what} was looked up for {seconds} s without an answer; check the resolver, or the disk of the file; it is waited for")]
+    Slow {
+        /// What was looked up.
+        what: String,
+        /// For how long, in seconds.
+        seconds: u64,
+    },
     /// More addresses than are looked at.
     #[error("more than {DISCOVERED_MAX} addresses; remove those of earlier runs")]
     TooMany,

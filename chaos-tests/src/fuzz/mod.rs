@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`wire`] | what nodes send each other: frames, prefaces, stream headers, datagrams, values |
 //! | [`machines`] | the same, handed to the machines that act on it |
-//! | [`text`] | what people and tools write: configurations, keys, admin requests, trajectories, traces, checkpoints |
+//! | [`text`] | what people and tools write: configurations, keys, admin requests, trajectories, traces, checkpoints, addresses |
 
 pub mod machines;
 pub mod mutate;
@@ -45,6 +45,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "trace", run: text::trace, seeds: seeds::traces },
     Target { name: "manifest", run: text::manifest, seeds: seeds::manifests },
     Target { name: "tensor_file", run: text::tensor_file, seeds: seeds::tensor_files },
+    Target { name: "address_list", run: text::address_list, seeds: seeds::address_lists },
+    Target { name: "host_list", run: text::host_list, seeds: seeds::host_lists },
 ];
 
 /// The target of this name.

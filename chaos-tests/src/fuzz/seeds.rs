@@ -304,3 +304,21 @@ pub(super) fn traces() -> Seeds {
     }
     seeds
 }
+
+/// Files of addresses.
+pub(super) fn address_lists() -> Seeds {
+    vec![
+        named("comments", "# the old rack\n10.0.0.1:7000\n\n  node-2:7001  # slow\n[::1]:7002\r\n"),
+        named("wrong", "node-1:7000\nnode-2\n"),
+    ]
+}
+
+/// Slurm's variables.
+pub(super) fn host_lists() -> Seeds {
+    vec![
+        named("hosts", "node[01-03,07],gpu5"),
+        named("tasks", "r[1-2]n[1,3]-ib\n2(x3),1"),
+        named("large", "n[0-999999999]"),
+        named("open", "n[1-"),
+    ]
+}

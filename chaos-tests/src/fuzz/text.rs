@@ -1,4 +1,4 @@
-//! What people and tools write: configurations, keys, admin requests and answers, trajectories, traces, checkpoints.
+//! What people and tools write: configurations, keys, admin requests and answers, trajectories, traces, checkpoints, addresses.
 
 use crate::conformance::Case;
 use serde::Serialize;
@@ -7,7 +7,9 @@ use slowmo::Config;
 use slowmo::admin::{Answer, Request};
 use slowmo::checkpoints::{Part, is_tensor_file_for_tests};
 use slowmo::config::{ClusterKey, user_arguments};
+use slowmo::discovery::{list_file, slurm};
 use slowmo::transport::quic::Identity;
+use slowmo_actors::ports::discovery::DISCOVERED_MAX;
 use slowmo_protocol::trace::Line;
 use std::fmt::Debug;
 use std::path::Path;
@@ -117,5 +119,33 @@ fn json_round_trip<T: DeserializeOwned + Serialize + PartialEq + Debug>(line: &s
     let written = serde_json::to_string(&value);
     let again = written.as_ref().ok().and_then(|written| serde_json::from_str::<T>(written).ok());
     assert_eq!(again.as_ref(), Some(&value), "is read otherwise once it was written: {written:?}");
+    true
+}
+
+/// A file of addresses (`discover = file:`).
+pub fn address_list(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let Ok(names) = list_file::names(text) else { return false };
+    assert!(names.len() <= DISCOVERED_MAX);
+    assert_eq!(list_file::names(&names.join("\n")).as_ref(), Ok(&names), "reads its own words otherwise");
+    true
+}
+
+/// Slurm's host list, and behind the end of the line the tasks of each host.
+pub fn host_list(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let (hosts, tasks) = text.split_once('\n').map_or((text, None), |(hosts, tasks)| (hosts, Some(tasks)));
+    let variable = |name: &str| match name {
+        "SLURM_STEP_NODELIST" => Some(hosts.to_owned()),
+        "SLURM_STEP_TASKS_PER_NODE" => tasks.map(str::to_owned),
+        _ => None,
+    };
+    let Ok(names) = slurm::names(7000, variable) else { return false };
+    assert!(names.len() <= slurm::HOSTS_MAX);
+    for name in &names {
+        // A host's name alone is a list of itself.
+        let host = name.rsplit_once(':').map_or("", |(host, _)| host);
+        assert_eq!(slurm::expand(host), Ok(vec![host.to_owned()]));
+    }
     true
 }

@@ -227,7 +227,10 @@ fn a_taken_port() {
 
 #[test]
 fn a_configuration_that_cannot_start() {
-    assert_says(&refusal(Config { min_nodes: 2, ..config() }), &["min_nodes, peers or rendezvous", "cluster key", "slowmo keygen"]);
+    assert_says(
+        &refusal(Config { min_nodes: 2, ..config() }),
+        &["min_nodes, peers, rendezvous or discover", "cluster key", "slowmo keygen"],
+    );
     let keyed = Config { cluster_key: Some(key(1)), ..config() };
     assert_says(&refusal(Config { min_nodes: 2, ..keyed.clone() }), &["min_nodes = 2", "peers", "rendezvous"]);
     let everywhere = Config { rendezvous: Some("/tmp/unused".into()), listen: "0.0.0.0:0".parse().unwrap(), ..keyed.clone() };

@@ -254,7 +254,7 @@ fn a_node_that_waits_to_be_admitted_says_what_for() {
     while node.status().waiting_for.is_none() && begun.elapsed() < SOON {
         thread::sleep(Duration::from_millis(5));
     }
-    assert_says(&node.status().waiting_for.unwrap_or_default(), &["no running cluster was met", "check peers or rendezvous"]);
+    assert_says(&node.status().waiting_for.unwrap_or_default(), &["no running cluster was met", "check peers, rendezvous or discover"]);
     assert_says(&waiting.join().unwrap(), &["not admitted to a running cluster within 2000 ms", "no running cluster was met"]);
     assert_eq!(node.status().waiting_for, None, "it waits no more");
 }

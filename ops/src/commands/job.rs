@@ -1,5 +1,6 @@
 //! `slowmo scale`, `drain`, `kill` and `status`: what is done with a running job.
 
+use super::one_node::{self, Probe};
 use crate::console::{Console, table};
 use anyhow::{Context, bail};
 use clap::Args;
@@ -9,6 +10,7 @@ use slowmo_ops::jobs::{self, Answer, Request};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Which job.
 #[derive(Debug, Args)]
@@ -36,6 +38,9 @@ pub struct Drain {
     /// Its own admin socket (key `admin`), where no launcher started it.
     #[arg(long, value_name = "SOCKET", conflicts_with = "job")]
     admin: Option<PathBuf>,
+    /// Wait until its process has closed that socket, at most so many seconds; exits with 1 where it has not.
+    #[arg(long, value_name = "SECONDS", requires = "admin", value_parser = clap::value_parser!(u32).range(1..=one_node::WAIT_SECONDS_MAX))]
+    wait: Option<u32>,
     #[command(flatten)]
     which: Which,
 }
@@ -55,6 +60,9 @@ pub struct Status {
     /// A node's own admin socket (key `admin`), where no launcher started it.
     #[arg(long, value_name = "SOCKET", conflicts_with = "job")]
     admin: Option<PathBuf>,
+    /// Exit with 0 where the node is so, and with 1 where it is not: live, it answers; ready, it is a member of the view.
+    #[arg(long, value_enum, requires = "admin")]
+    probe: Option<Probe>,
     #[command(flatten)]
     which: Which,
 }
@@ -73,7 +81,9 @@ impl Drain {
             jobs::ask_at(&socket, admin::Request::Drain)?;
             let (job, none) = (socket.display().to_string(), Vec::new());
             let report = Change { command: "drain", succeeded: true, job, joined: none.clone(), drained: none.clone(), killed: none };
-            return console.result(format!("the node at {} drains", report.job), &report);
+            let Some(seconds) = self.wait else { return console.result(format!("the node at {} drains", report.job), &report) };
+            one_node::wait_until_gone(&socket, Duration::from_secs(seconds.into()))?;
+            return console.result(format!("the node at {} has left", report.job), &report);
         }
         let Some(node) = self.node else { bail!("no node was named") };
         change(console, &self.which, "drain", Request::Drain { node })
@@ -199,9 +209,11 @@ impl Status {
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         let (job, nodes) = match &self.admin {
             Some(socket) => {
-                let answer = jobs::ask_at(socket, admin::Request::Status)?;
-                let admin::Answer::Status(report) = answer else { bail!("{} answered something else", socket.display()) };
-                (socket.display().to_string(), vec![(usize::try_from(report.node).unwrap_or(usize::MAX), Some(*report))])
+                let report = one_node::status(socket)?;
+                if let Some(probe) = self.probe {
+                    return probe.judge(&report, console);
+                }
+                (socket.display().to_string(), vec![(usize::try_from(report.node).unwrap_or(usize::MAX), Some(report))])
             }
             None => {
                 let (job, answer) = ask(&self.which, Request::Status)?;

@@ -7,6 +7,7 @@ mod demo;
 mod job;
 mod keygen;
 mod launch;
+mod one_node;
 mod replay;
 mod selftest;
 mod top;

@@ -29,6 +29,15 @@ pub enum NodeError {
     },
 }
 
+impl NodeError {
+    /// Whether nobody serves the socket: the node has ended, or was never there.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        let Self::Silent { source, .. } = self else { return false };
+        matches!(source.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
+    }
+}
+
 /// Asks the node behind the launcher's `socket` for it.
 ///
 /// # Errors

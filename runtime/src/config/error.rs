@@ -122,6 +122,9 @@ pub enum ConfigError {
         /// The key's value, in milliseconds.
         idle_timeout_ms: u64,
     },
+    /// Two ways to find nodes that do not go together.
+    #[error("rendezvous and discover exclude each other: remove one of them (peers may stand beside discover)")]
+    TwoDiscoveries,
     /// Checkpoints that have nowhere to go.
     #[error("checkpoint_every needs checkpoints: name a folder that all nodes reach")]
     NoCheckpointFolder,

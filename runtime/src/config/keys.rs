@@ -1,6 +1,8 @@
 //! The one table of all keys: name, default, unit, range, meaning, and how a value is read and stored.
 //! Parsing, help text, documentation and the search for the nearest key all use it. Pure.
 
+pub use super::allowed::Allowed;
+
 use super::values::Value;
 use super::{Config, ConfigError, Origin};
 use slowmo_protocol::algorithm::STALENESS_MAX;
@@ -26,55 +28,6 @@ pub struct Key {
     pub shared: bool,
     pub(super) show: fn(&Config) -> String,
     pub(super) store: fn(&mut Config, &str) -> Option<()>,
-}
-
-/// Which values a key allows. [`fmt::Display`] completes the sentence "the value must be …".
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Allowed {
-    /// A whole number from the first to the second, both included.
-    Whole(u64, u64),
-    /// A whole number from 1, or this word.
-    WholeOr(&'static str),
-    /// A finite number above 0.
-    Positive,
-    /// A number in `[0, 1)`.
-    Fraction,
-    /// One of these words.
-    Words(&'static [&'static str]),
-    /// Anything that has the described form; the key's type checks it.
-    Form(&'static str),
-    /// Like `Form`, but never shown.
-    Secret(&'static str),
-}
-
-impl fmt::Display for Allowed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Whole(from, u64::MAX) => write!(f, "a whole number of {from} or more"),
-            Self::Whole(from, to) => write!(f, "a whole number from {from} to {to}"),
-            Self::WholeOr(word) => write!(f, "{word}, or a whole number of 1 or more"),
-            Self::Positive => write!(f, "a finite number above 0"),
-            Self::Fraction => write!(f, "a number in [0, 1)"),
-            Self::Words(words) => write!(f, "one of {}", words.join(", ")),
-            Self::Form(form) | Self::Secret(form) => write!(f, "{form}"),
-        }
-    }
-}
-
-impl Allowed {
-    /// Whether the text is in range; forms are left to the type.
-    fn contains(&self, text: &str) -> bool {
-        let whole = || text.parse::<u64>().ok();
-        let number = || text.parse::<f32>().ok();
-        match self {
-            Self::Whole(from, to) => whole().is_some_and(|value| (*from..=*to).contains(&value)),
-            Self::WholeOr(word) => text == *word || whole().is_some_and(|value| value >= 1),
-            Self::Positive => number().is_some_and(|value| value.is_finite() && value > 0.0),
-            Self::Fraction => number().is_some_and(|value| (0.0..1.0).contains(&value)),
-            Self::Words(words) => words.contains(&text),
-            Self::Form(_) | Self::Secret(_) => true,
-        }
-    }
 }
 
 impl fmt::Debug for Key {
@@ -192,6 +145,14 @@ pub static KEYS: &[Key] = &[
     ),
     key!(peers, "", "", Allowed::Form("a list of at most 4096 host:port, separated by commas"), false, "nodes to dial at start"),
     key!(rendezvous, word: "none", "", PATH, false, "folder in which the nodes of one machine or shared disk find each other"),
+    key!(
+        discover,
+        word: "none",
+        "",
+        Allowed::Form("none, dns:NAME:PORT, slurm:PORT or file:PATH"),
+        false,
+        "where else to look for nodes, again and again: all addresses of a name, the nodes of this Slurm step (each task at PORT and its SLURM_LOCALID), a file of host:port lines"
+    ),
     key!(
         min_nodes,
         "1",

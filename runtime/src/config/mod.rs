@@ -4,9 +4,15 @@
 //! |---|---|
 //! | [`keys`] | the one table of all keys |
 //! | `values` | the types of the values, from and to text |
+//! | `allowed` | which values a key allows |
+//! | `credentials` | which credentials were named, and that they are of one kind |
+//! | `discover` | ways to look for the others |
 //! | `sources` | file, variables and flags; the only part that reads the process |
 //! | `error` | why a configuration was refused |
 
+mod allowed;
+mod credentials;
+mod discover;
 mod error;
 pub mod keys;
 mod sources;
@@ -15,11 +21,15 @@ mod tests;
 mod values;
 
 pub use crate::transport::quic::ClusterKey;
+pub use credentials::Credentials;
+pub use discover::Discover;
 pub use error::{ConfigError, Origin};
 pub use slowmo_protocol::algorithm::{LatePeers, TopologyName, WireType};
 pub use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
 pub use sources::{CONFIG_FILE_BYTES_MAX, RESERVED_VARIABLES, user_arguments};
 pub use values::{BaseName, Congestion, DeviceName, OuterName, PEERS_MAX, Resume};
+
+pub(crate) use values::is_host_and_port;
 
 use keys::{KEYS, Key};
 use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy, Gossip, Outer, OuterOptimizer};
@@ -49,6 +59,8 @@ pub struct Config {
     pub peers: Vec<String>,
     /// Folder in which nodes find each other.
     pub rendezvous: Option<PathBuf>,
+    /// Another way to find nodes.
+    pub discover: Option<Discover>,
     /// Founding nodes.
     pub min_nodes: usize,
     /// Join a running cluster only.
@@ -159,26 +171,6 @@ pub struct Config {
     pub runtime_threads: usize,
 }
 
-/// How this node proves that it belongs to the cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Credentials<'a> {
-    /// Nothing was given; enough for a single node only.
-    None,
-    /// A cluster key.
-    ClusterKey(&'a ClusterKey),
-    /// A file with a cluster key.
-    ClusterKeyFile(&'a Path),
-    /// The operator's own PEM files.
-    Files {
-        /// The CA.
-        ca: &'a Path,
-        /// This node's certificate chain.
-        certificate: &'a Path,
-        /// This node's private key.
-        key: &'a Path,
-    },
-}
-
 impl Default for Config {
     /// One node on its own, on loopback, with LocalSGD and SlowMo.
     fn default() -> Self {
@@ -188,6 +180,7 @@ impl Default for Config {
             advertise: None,
             peers: Vec::new(),
             rendezvous: None,
+            discover: None,
             min_nodes: 1,
             join: false,
             lineage: None,
@@ -294,6 +287,9 @@ impl Config {
         }
         self.check_credentials()?;
         self.check_checkpoints(&algorithm)?;
+        if self.rendezvous.is_some() && self.discover.is_some() {
+            return Err(ConfigError::TwoDiscoveries);
+        }
         if self.keep_alive_ms >= self.idle_timeout_ms {
             let Self { keep_alive_ms, idle_timeout_ms, .. } = *self;
             return Err(ConfigError::KeepAliveTooLong { keep_alive_ms, idle_timeout_ms });
@@ -360,18 +356,6 @@ impl Config {
         KEYS.iter().filter(|key| key.shared).map(line).collect()
     }
 
-    /// How this node proves that it belongs to the cluster.
-    #[must_use]
-    pub fn credentials(&self) -> Credentials<'_> {
-        let files = (&self.tls_ca_file, &self.tls_certificate_file, &self.tls_key_file);
-        match (&self.cluster_key, &self.cluster_key_file, files) {
-            (Some(key), ..) => Credentials::ClusterKey(key),
-            (None, Some(path), _) => Credentials::ClusterKeyFile(path),
-            (None, None, (Some(ca), Some(certificate), Some(key))) => Credentials::Files { ca, certificate, key },
-            _ => Credentials::None,
-        }
-    }
-
     /// `connect_timeout_ms` as a duration.
     #[must_use]
     pub fn connect_timeout(&self) -> Duration {
@@ -400,24 +384,6 @@ impl Config {
         match Key::find(name) {
             Some(key) => key.set(self, value, origin),
             None => Err(ConfigError::UnknownKey { key: name.to_owned(), origin: origin.clone(), nearest: Key::nearest(name) }),
-        }
-    }
-
-    fn check_credentials(&self) -> Result<(), ConfigError> {
-        let files = [
-            ("tls_ca_file", self.tls_ca_file.is_some()),
-            ("tls_certificate_file", self.tls_certificate_file.is_some()),
-            ("tls_key_file", self.tls_key_file.is_some()),
-        ];
-        let keys = [("cluster_key", self.cluster_key.is_some()), ("cluster_key_file", self.cluster_key_file.is_some())];
-        let given = |list: &[(&'static str, bool)]| list.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect::<Vec<_>>();
-        match (given(&keys).as_slice(), given(&files).as_slice()) {
-            ([one, other], _) | ([one], [other, ..]) => Err(ConfigError::TwoCredentials { one, other }),
-            (_, [] | [_, _, _]) => Ok(()),
-            (_, some) => {
-                let missing = files.iter().find(|(name, _)| !some.contains(name)).map_or("", |(name, _)| *name);
-                Err(ConfigError::TlsIncomplete { missing })
-            }
         }
     }
 }

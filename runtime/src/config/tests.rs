@@ -45,6 +45,11 @@ fn every_value_survives_its_own_text() {
         ("listen", "[::1]:7000"),
         ("peers", "one:1,[::1]:7000,10.0.0.2:65535"),
         ("rendezvous", "/tmp/meet"),
+        ("discover", "none"),
+        ("discover", "dns:slowmo.train.svc:7000"),
+        ("discover", "dns:[::1]:7000"),
+        ("discover", "slurm:7000"),
+        ("discover", "file:/shared/nodes: all"),
         ("cluster_key_file", "key"),
         ("base", "sgp"),
         ("outer", "bmuf_nbm"),
@@ -157,6 +162,10 @@ fn values_out_of_range_name_key_value_source_and_range() {
     for (found, expected) in cases {
         assert_eq!(found, expected);
     }
+    for wrong in ["", "dns", "dns:name", "dns::7000", "dns:name:0", "slurm:", "slurm:0", "slurm:70000", "file:", "dir:/nodes"] {
+        let told = Config::default().with("discover", wrong).unwrap_err().to_string();
+        assert!(told.ends_with("discover must be none, dns:NAME:PORT, slurm:PORT or file:PATH"), "{told}");
+    }
     for peer in [":1", "a", "a:0", "a:70000", "a b:1", "::1:7000"] {
         assert!(Config::default().set("peers", peer).is_err(), "{peer}");
     }
@@ -180,6 +189,8 @@ fn fields_set_by_hand_are_checked_too() {
         "devices = 0 (from the program): devices must be a whole number from 1 to 64"
     );
     assert!(check(Config { keep_alive_ms: 10_000, ..Config::default() }).starts_with("keep_alive_ms = 10000 must be below"));
+    let folder_and_file = Config { rendezvous: Some("/tmp/meet".into()), ..Config::default() }.with("discover", "file:nodes").unwrap();
+    assert!(check(folder_and_file).starts_with("rendezvous and discover exclude each other"));
     assert!(check(Config { eta: f32::NAN, ..Config::default() }).starts_with("eta = NaN (from the program)"));
 }
 

@@ -198,7 +198,8 @@ impl Value for Vec<String> {
     }
 }
 
-fn is_host_and_port(entry: &str) -> bool {
+/// Whether a text is `host:port`, with an IPv6 address in brackets.
+pub(crate) fn is_host_and_port(entry: &str) -> bool {
     let Some((host, port)) = entry.rsplit_once(':') else { return false };
     let host_is_plain = !host.is_empty() && !host.contains(char::is_whitespace);
     let host_is_unambiguous = !host.contains(':') || (host.starts_with('[') && host.ends_with(']'));

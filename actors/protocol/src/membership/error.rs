@@ -21,7 +21,7 @@ pub enum FoundingError {
         error: String,
     },
     /// Fewer nodes than `min_nodes` appeared.
-    #[error("only {} of min_nodes = {needed} nodes appeared within {} ms: {}; start the others, check peers or rendezvous, or lower min_nodes{}", present.len(), waited.as_millis(), Nodes(present), last_failure(unreachable.as_deref()))]
+    #[error("only {} of min_nodes = {needed} nodes appeared within {} ms: {}; start the others, check peers, rendezvous or discover, or lower min_nodes{}", present.len(), waited.as_millis(), Nodes(present), last_failure(unreachable.as_deref()))]
     TooFew {
         /// `min_nodes`.
         needed: usize,

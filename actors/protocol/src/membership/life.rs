@@ -112,7 +112,7 @@ impl Life {
     /// What keeps this node from being admitted, for a person.
     pub fn missing(&self, node: &Membership) -> String {
         let Some(cluster) = &self.cluster else {
-            return format!("no running cluster was met; check peers or rendezvous{}", last_failure(node.unreachable.as_deref()));
+            return format!("no running cluster was met; check peers, rendezvous or discover{}", last_failure(node.unreachable.as_deref()));
         };
         match node.unheard(cluster).next() {
             Some(unheard) => {

@@ -1,5 +1,6 @@
-//! Discovery: addresses from a list, or from a folder in which every node leaves its own. Touches only that folder.
+//! A rendezvous folder in which every node leaves its own address. Touches only that folder.
 
+use super::blocking;
 use async_trait::async_trait;
 use slowmo_actors::ports::discovery::{DISCOVERED_MAX, Discovery, DiscoveryError};
 use slowmo_protocol::ident::NodeId;
@@ -12,32 +13,6 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of a file in a rendezvous folder that are looked at; an address is shorter.
 const ADDRESS_BYTES_MAX: u64 = 64;
-
-/// Addresses that were given.
-#[derive(Clone, Debug, Default)]
-pub struct StaticList {
-    addresses: Vec<SocketAddr>,
-}
-
-impl StaticList {
-    /// These addresses, each once.
-    #[must_use]
-    pub fn new(addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
-        let addresses: BTreeSet<SocketAddr> = addresses.into_iter().collect();
-        Self { addresses: addresses.into_iter().collect() }
-    }
-}
-
-#[async_trait]
-impl Discovery for StaticList {
-    async fn announce(&self, _node: NodeId, _address: SocketAddr) -> Result<(), DiscoveryError> {
-        Ok(())
-    }
-
-    async fn peers(&self) -> Result<Vec<SocketAddr>, DiscoveryError> {
-        if self.addresses.len() > DISCOVERED_MAX { Err(DiscoveryError::TooMany) } else { Ok(self.addresses.clone()) }
-    }
-}
 
 /// A rendezvous folder: each node writes a file named by its id that holds its address, so that nodes on one machine, or
 /// with a common file system, can listen on free ports.
@@ -131,12 +106,6 @@ fn read_address(file: &Path) -> Option<SocketAddr> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// Keeps file access, which may hang on a network file system, off the executor's threads.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, DiscoveryError> + Send + 'static) -> Result<T, DiscoveryError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(DiscoveryError::Unreadable { folder: "given".into(), reason: error.to_string() }))
-}
-
 fn unwritable(file: &Path, error: &io::Error) -> DiscoveryError {
     DiscoveryError::Unwritable { file: file.display().to_string(), reason: error.to_string() }
 }
@@ -148,13 +117,6 @@ mod tests {
 
     fn address(port: u16) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], port))
-    }
-
-    #[tokio::test]
-    async fn a_list_is_sorted_and_without_repeats() {
-        let list = StaticList::new([address(2), address(1), address(2)]);
-        list.announce(NodeId(1), address(9)).await.unwrap();
-        assert_eq!(list.peers().await.unwrap(), [address(1), address(2)]);
     }
 
     #[tokio::test]

@@ -1,0 +1,90 @@
+//! What an orchestrator asks one node on its admin socket: whether it lives, whether it takes part, whether it is gone.
+
+use crate::console::Console;
+use anyhow::{bail, ensure};
+use clap::ValueEnum;
+use serde::Serialize;
+use slowmo::admin::{Answer, Report, Request};
+use slowmo_ops::jobs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Longest time that a drained node is waited for, in seconds: a day.
+pub const WAIT_SECONDS_MAX: i64 = 86_400;
+/// How often a node that leaves is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// What a probe asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Probe {
+    /// Whether the node answers.
+    Live,
+    /// Whether it is a member of the view.
+    Ready,
+}
+
+#[derive(Debug, Serialize)]
+struct Probed {
+    command: &'static str,
+    succeeded: bool,
+    probe: Probe,
+    node: u64,
+    standing: String,
+}
+
+impl Probe {
+    /// Says how the node stands; fails where it is not as asked.
+    pub fn judge(self, report: &Report, console: Console) -> anyhow::Result<()> {
+        let Report { node, standing, .. } = report;
+        ensure!(self.is_met(standing), "node {node} is no member: {standing}{}", waits(report));
+        let probed = Probed { command: "status", succeeded: true, probe: self, node: *node, standing: standing.clone() };
+        console.result(format!("node {node}: {standing}"), &probed)
+    }
+
+    fn is_met(self, standing: &str) -> bool {
+        self == Self::Live || standing == "member"
+    }
+}
+
+/// What a node says of itself.
+pub fn status(socket: &Path) -> anyhow::Result<Report> {
+    match jobs::ask_at(socket, Request::Status)? {
+        Answer::Status(report) => Ok(*report),
+        _ => bail!("{} answered something else", socket.display()),
+    }
+}
+
+/// Waits until nobody serves the socket any more: the node has left, and its process has let go of the runtime.
+pub fn wait_until_gone(socket: &Path, wait_max: Duration) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    loop {
+        let last = match jobs::ask_at(socket, Request::Status) {
+            Err(error) if error.is_gone() => return Ok(()),
+            Err(error) => error.to_string(),
+            Ok(Answer::Status(report)) => format!("it is {}{}", report.standing, waits(&report)),
+            Ok(_) => "it answered something else".to_owned(),
+        };
+        if begun.elapsed() >= wait_max {
+            bail!("the node at {} has not ended within {} s: {last}; it still tries to leave", socket.display(), wait_max.as_secs());
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+fn waits(report: &Report) -> String {
+    report.waiting_for.as_ref().map_or_else(String::new, |why| format!("; waits: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_member_is_ready_and_whoever_answers_lives() {
+        for standing in ["founding", "joining", "member", "leaving", "left"] {
+            assert!(Probe::Live.is_met(standing));
+            assert_eq!(Probe::Ready.is_met(standing), standing == "member");
+        }
+    }
+}
