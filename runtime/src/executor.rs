@@ -2,7 +2,7 @@
 
 use crate::error::SpawnError;
 use std::future::Future;
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 
 /// Ends its tasks when it is dropped, if it is the node's own.
 pub(crate) struct Executor {
@@ -51,5 +51,14 @@ impl Drop for Executor {
         if let Some(own) = self.own.take() {
             own.shutdown_background();
         }
+    }
+}
+
+/// Runs work that takes its time beside the executor's own threads. An executor of one thread runs it in place: it has no other that could
+/// go on meanwhile, and what others do there would come before or after it by chance.
+pub(crate) async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, SpawnError> {
+    match Handle::current().runtime_flavor() {
+        RuntimeFlavor::CurrentThread => Ok(work()),
+        _ => tokio::task::spawn_blocking(work).await.map_err(|error| SpawnError::System(error.to_string())),
     }
 }

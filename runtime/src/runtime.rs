@@ -6,7 +6,7 @@ use crate::config::{Config, Resume};
 use crate::connection::{Connected, connect};
 use crate::device::{self, Devices};
 use crate::error::{SpawnError, WorkerError};
-use crate::executor::Executor;
+use crate::executor::{Executor, beside};
 use crate::launcher;
 use crate::node::Node;
 use crate::recorder::{FileRecorder, UntilCrashed};
@@ -255,8 +255,7 @@ impl RuntimeBuilder {
     async fn build(self) -> Result<(Parts, Option<Faults>), SpawnError> {
         let Self { config, network, faulty, recorder, incarnation, discovery: given } = self;
         let opened = config.clone();
-        let opened = tokio::task::spawn_blocking(move || device::open(&opened)).await;
-        let devices = opened.map_err(|error| SpawnError::System(error.to_string()))??;
+        let devices = beside(move || device::open(&opened)).await??;
         let incarnation = Incarnation(incarnation.unwrap_or_else(now_micros));
         let me = (NodeId(config.node_id.map_or_else(random_id, Ok)?), incarnation);
         let hub = network.as_ref().map(|network| network.hub.clone());
@@ -321,12 +320,12 @@ async fn checkpoints_of(
     });
     // Whoever joins goes on from the others.
     let resume = if config.join || config.lineage.is_some() { Resume::None } else { config.resume.clone() };
-    let read = tokio::task::spawn_blocking(move || match resume {
+    let read = beside(move || match resume {
         Resume::None => Ok(None),
         Resume::Newest => Resumed::newest(&folder, outer.as_deref()),
         Resume::Named(name) => Resumed::named(&folder, name, outer.as_deref()).map(Some),
     });
-    let resumed = read.await.map_err(|error| SpawnError::System(error.to_string()))??;
+    let resumed = read.await??;
     let checkpoints = Checkpoints::new(settings, resumed, Arc::clone(board));
     checkpoints.map(Arc::new).map_err(|error| SpawnError::System(error.to_string()))
 }
