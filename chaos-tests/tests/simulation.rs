@@ -114,6 +114,14 @@ fn seeds_that_failed_once() {
     }
 }
 
+/// Found and not mended yet.
+#[test]
+#[ignore = "a leader that wakes up after half a second leaves out three members that live, and a shard with two of them"]
+fn seeds_that_fail_still() {
+    let report = seed(884_875_773_416, Look::default());
+    assert!(report.violation.is_none(), "{:?}", report.violation);
+}
+
 #[test]
 #[ignore = "takes minutes: cargo test --release -p slowmo-chaos --test simulation -- --ignored a_thousand_nodes"]
 fn a_thousand_nodes() {

@@ -36,6 +36,8 @@ pub struct FileRecorder {
     start: Start,
     /// The queue, and the time of the last event: lines are in the order of their times.
     queue: Mutex<(SyncSender<Entry>, Instant)>,
+    /// Only the last events are kept.
+    brief: bool,
     usage: Arc<Usage>,
 }
 
@@ -84,9 +86,10 @@ impl FileRecorder {
         let (sender, receiver) = sync_channel(QUEUE_EVENTS_MAX);
         let usage = Arc::<Usage>::default();
         let flight = flight.map(|folder| Flight::new(folder, start));
+        let brief = trace.is_none();
         let writer = Writer { start, file, flight, usage: Arc::clone(&usage), told: 0, torn: false };
         std::thread::Builder::new().name("slowmo-recorder".to_owned()).spawn(move || writer.run(&receiver))?;
-        Ok(Self { start, queue: Mutex::new((sender, Instant(0))), usage })
+        Ok(Self { start, queue: Mutex::new((sender, Instant(0))), brief, usage })
     }
 
     fn put(&self, entry: impl FnOnce(Instant) -> Entry) {
@@ -109,6 +112,10 @@ impl std::fmt::Debug for FileRecorder {
 impl Recorder for FileRecorder {
     fn is_on(&self) -> bool {
         true
+    }
+
+    fn is_brief(&self) -> bool {
+        self.brief
     }
 
     fn record(&self, event: Event) {
@@ -236,6 +243,10 @@ pub(crate) struct UntilCrashed {
 impl Recorder for UntilCrashed {
     fn is_on(&self) -> bool {
         self.inner.is_on()
+    }
+
+    fn is_brief(&self) -> bool {
+        self.inner.is_brief()
     }
 
     fn record(&self, event: Event) {

@@ -33,7 +33,7 @@ use recording::Applied;
 use round::{Contributed, Finished, RoundInProgress, Starter, StreamKey, StreamKind};
 use shards::ShardStates;
 use slowmo_protocol::algorithm::{Base, WireType};
-use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, Settings};
+use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, RoundKind, Settings};
 use slowmo_protocol::ident::{Epoch, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::policy::JoinerBuffers;
@@ -273,7 +273,9 @@ impl CoordinatorState {
         let place = self.machine.place();
         let actors = &self.context.actors;
         let published = self.context.clock.now().since(self.publishes_since);
-        if let Some(weight) = weight.filter(|_| matches!(self.context.settings.algorithm.base, Base::Sgp(_))) {
+        let gossips = matches!(self.context.settings.algorithm.base, Base::Sgp(_));
+        // One alone contributes to a founding, which begins everybody's weight.
+        if let Some(weight) = weight.filter(|_| gossips && outcome.terms.kind != RoundKind::Found) {
             // Every member began the round with weight 1.
             self.context.status.push_sum_weight(members.len() as f64 - weight);
         }
@@ -284,7 +286,7 @@ impl CoordinatorState {
             self.context.status.standing(Standing::Left);
         }
         let another = outcome.view.epoch() != self.epoch || outcome.order != self.order;
-        if another || outcome.terms.kind == slowmo_protocol::coordinator::RoundKind::Found {
+        if another || outcome.terms.kind == RoundKind::Found {
             self.epoch = outcome.view.epoch();
             self.order.clone_from(&outcome.order);
             let (view, lineage, order) = (outcome.view.clone(), outcome.lineage, outcome.order.clone());
@@ -313,7 +315,12 @@ impl CoordinatorState {
             return;
         }
         let (start, states) = (context.start(), &self.states);
-        context.recorder.record_later(Applied { start, plan, outcome, members, values, states, drained }.event());
+        let applied = Applied { start, plan, outcome, members, values, states, drained };
+        if context.recorder.is_brief() {
+            context.recorder.record(applied.in_brief());
+        } else {
+            context.recorder.record_later(applied.event());
+        }
         let (parked, parked_max) = self.streams.fullest();
         context.gauge("parked round streams", parked, parked_max);
         context.gauge("network events in mailboxes", MAILBOX_CREDITS_MAX - context.credits.available_permits(), MAILBOX_CREDITS_MAX);

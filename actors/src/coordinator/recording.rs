@@ -36,12 +36,31 @@ pub struct Applied<'a> {
     pub drained: bool,
 }
 
+/// Values of a chunk, and chunks of a model, that a digest in brief is of.
+const SAMPLED_VALUES: usize = 1024;
+const SAMPLED_CHUNKS: usize = 16;
+
 impl Applied<'_> {
+    /// The event with a digest of a sample of the values, the same sample on every member, and nothing of the shards.
+    pub fn in_brief(&self) -> Event {
+        let (elements, mut digest) = (self.plan.layout.elements(), Digest::default());
+        let step = (elements / SAMPLED_CHUNKS).max(SAMPLED_VALUES);
+        for start in (0..elements).step_by(step) {
+            let sample = SAMPLED_VALUES.min(elements - start);
+            self.values.visit(start, sample, |_, values| digest.update(bytemuck::cast_slice(values)));
+        }
+        let (start, decided, drained) = (self.start, Box::new(self.decided()), self.drained);
+        Event::Applied { start, decided, digest: digest.finish(), values: Vec::new(), holds: Vec::new(), drained }
+    }
+
+    fn decided(&self) -> Decided {
+        let members = self.members.iter().map(|member| Start { node: member.id, incarnation: member.incarnation }).collect();
+        Decided::new(self.outcome, self.plan.place.lineage, members, self.plan.participants.clone())
+    }
+
     /// The event; shares the values and hashes them when it is made.
     pub fn event(&self) -> Later {
-        let members = self.members.iter().map(|member| Start { node: member.id, incarnation: member.incarnation }).collect();
-        let decided = Decided::new(self.outcome, self.plan.place.lineage, members, self.plan.participants.clone());
-        let (start, decided, drained) = (self.start, Box::new(decided), self.drained);
+        let (start, decided, drained) = (self.start, Box::new(self.decided()), self.drained);
         let (values, states, elements) = (self.values.clone(), self.states.clone(), self.plan.layout.elements());
         let bytes = elements * VALUE_BYTES + states.bytes();
         let make = move || {

@@ -24,6 +24,11 @@ pub trait Recorder: Send + Sync + 'static {
     /// Whether events are kept at all. Where they are not, nobody takes the trouble to make them.
     fn is_on(&self) -> bool;
 
+    /// Whether digests of models are to be of a sample of their values only: so many rounds are recorded that whole ones would cost too much.
+    fn is_brief(&self) -> bool {
+        false
+    }
+
     /// Keeps an event that happens now.
     fn record(&self, event: Event);
 

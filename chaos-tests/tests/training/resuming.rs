@@ -55,6 +55,8 @@ fn train(runtime: &Runtime, worker: &mut Worker, node: u64, end: u64) -> Trained
         trained.values.push(parameters.clone());
         trained.reports.push(report);
     }
+    // One alone contributes to a founding: no weight was lost by that.
+    assert_eq!(runtime.status().push_sum_weight_lost, 0.0);
     trained
 }
 

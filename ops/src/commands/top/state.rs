@@ -7,6 +7,8 @@ use std::time::Instant;
 
 /// Events that are kept.
 const EVENTS_MAX: usize = 200;
+/// Nodes that tell the same within this time saw one event, in microseconds.
+const SAME_EVENT_US: u64 = 10_000_000;
 /// Time over which rates are taken, in polls.
 const RATE_POLLS: usize = 10;
 
@@ -34,6 +36,17 @@ pub enum Order {
     Scale(usize),
 }
 
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Happened {
+    /// When it was told first, in microseconds since 1970.
+    pub at_us: u64,
+    /// What.
+    pub what: String,
+    /// Who told it, ascending.
+    pub nodes: BTreeSet<usize>,
+}
+
 /// The picture.
 #[derive(Debug)]
 pub struct Top {
@@ -41,8 +54,8 @@ pub struct Top {
     pub name: String,
     /// The last reports.
     pub nodes: Vec<(usize, Option<Report>)>,
-    /// What happened, oldest first: time of day in microseconds, node, what.
-    pub events: VecDeque<(u64, usize, String)>,
+    /// What happened, oldest first.
+    pub events: Vec<Happened>,
     /// The chosen row.
     pub chosen: usize,
     /// What wants a second press.
@@ -60,7 +73,7 @@ impl Top {
         let mut top = Self {
             name,
             nodes: Vec::new(),
-            events: VecDeque::new(),
+            events: Vec::new(),
             chosen: 0,
             asks: None,
             said: None,
@@ -83,17 +96,15 @@ impl Top {
             for event in &report.events {
                 let event = (event.at_us, node, event.what.clone());
                 if self.seen.insert(event.clone()) {
-                    self.events.push_back(event);
+                    happened(&mut self.events, event);
                 }
             }
         }
-        self.events.make_contiguous().sort();
-        while self.events.len() > EVENTS_MAX {
-            self.events.pop_front();
-        }
+        self.events.sort_by_key(|event| event.at_us);
+        self.events.drain(..self.events.len().saturating_sub(EVENTS_MAX));
         // What was shown once is not shown again; what every node forgot needs not be known any more.
-        if let Some(oldest) = self.events.front().filter(|_| self.seen.len() > 64 * EVENTS_MAX).cloned() {
-            self.seen = self.seen.split_off(&oldest);
+        if let Some(oldest) = self.events.first().filter(|_| self.seen.len() > 64 * EVENTS_MAX) {
+            self.seen = self.seen.split_off(&(oldest.at_us, 0, String::new()));
         }
         let present: BTreeSet<usize> = self.nodes.iter().map(|(node, _)| *node).collect();
         self.steps.retain(|node, _| present.contains(node));
@@ -148,6 +159,18 @@ impl Top {
 pub fn step_of(report: &Report) -> u64 {
     let trained = report.loss.map_or(0, |loss| loss.step);
     report.gossip.as_ref().map_or(report.step, |gossip| gossip.step.max(report.step)).max(trained)
+}
+
+/// Adds what a node told; several may tell the same.
+fn happened(events: &mut Vec<Happened>, (at_us, node, what): (u64, usize, String)) {
+    let same = |event: &&mut Happened| event.what == what && event.at_us.abs_diff(at_us) < SAME_EVENT_US;
+    match events.iter_mut().rev().find(same) {
+        Some(event) => {
+            event.at_us = event.at_us.min(at_us);
+            event.nodes.insert(node);
+        }
+        None => events.push(Happened { at_us, what, nodes: BTreeSet::from([node]) }),
+    }
 }
 
 fn note(counts: &mut VecDeque<(Instant, u64)>, at: Instant, count: u64) {
@@ -205,7 +228,10 @@ pub mod tests {
     #[test]
     fn polls_become_rates_and_events_are_shown_once() {
         let start = Instant::now();
-        let mut top = Top::new("job 7".to_owned(), polled(start, 100));
+        let mut both = polled(start, 100);
+        both.nodes[1].1 = Some(report(2, 100));
+        let mut top = Top::new("job 7".to_owned(), both);
+        assert_eq!(top.events.iter().map(|event| event.nodes.len()).collect::<Vec<_>>(), [2], "both told the same");
         assert_eq!(top.step_rate(1), None);
         top.take(polled(start + Duration::from_secs(2), 140));
         assert_eq!((top.step_rate(1), top.round_rate(), top.step_rate(2)), (Some(20.0), Some(5.0), None));

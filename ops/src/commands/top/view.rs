@@ -1,12 +1,13 @@
 //! Draws what `slowmo top` knows.
 
-use super::state::{Order, Top, step_of};
+use super::state::{Happened, Order, Top, step_of};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style, Stylize};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table, TableState};
 use slowmo::admin::Report;
+use std::collections::BTreeSet;
 
 /// Lines of the head.
 const HEAD_LINES: u16 = 3;
@@ -96,7 +97,9 @@ fn row(top: &Top, node: usize, report: &Report) -> Row<'static> {
 fn draw_events(frame: &mut Frame<'_>, top: &Top, area: Rect) {
     let room = usize::from(area.height.saturating_sub(2));
     let newest = top.events.iter().rev().take(room).collect::<Vec<_>>().into_iter().rev();
-    let lines = newest.map(|(at, node, what)| Line::from(format!("{}  node {node}: {what}", time_of_day(*at))));
+    let told = |nodes: &BTreeSet<usize>| nodes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let line = |event: &Happened| Line::from(format!("{}  {}  (told by {})", time_of_day(event.at_us), event.what, told(&event.nodes)));
+    let lines = newest.map(line);
     let block = Block::bordered().title("what happened");
     frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).block(block), area);
 }
@@ -147,7 +150,7 @@ mod tests {
             "20.0",
             "0.5000",
             "no answer",
-            "22:13:20  node 1: node-2 joined",
+            "22:13:20  node-2 joined in round-3  (told by 1)",
             "d drain",
         ] {
             assert!(picture.contains(part), "{part} in\n{picture}");
