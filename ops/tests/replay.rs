@@ -30,9 +30,20 @@ fn until<T>(what: &str, mut reached: impl FnMut() -> Option<T>) -> T {
 
 /// One node that trains alone, as long as it is let.
 fn node(folder: &Path, key: &str) -> Child {
+    node_at(folder, key, None)
+}
+
+/// The same, which takes orders.
+fn node_at(folder: &Path, key: &str, socket: Option<&Path>) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slowmo"));
     command.args(["demo-node", "--steps", "100000000"]).env("SLOWMO_NODE_ID", "5").env("SLOWMO_BASE", "none").env("SLOWMO_TAU", "2");
-    command.env(key, folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    command
+        .env(key, folder)
+        .envs(socket.map(|socket| ("SLOWMO_ADMIN", socket)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -58,6 +69,24 @@ fn a_signal_writes_the_last_events_down() {
     let (status, report, _) = replay(&[], &[&file]);
     assert_eq!((status, &report["succeeded"]), (Some(0), &Value::Bool(true)), "{report}");
     assert!(report["events"].as_u64().unwrap() > 20);
+}
+
+#[test]
+fn an_order_writes_them_down_and_a_node_that_keeps_none_says_so() {
+    let parent = tempfile::tempdir().unwrap();
+    let (folder, socket) = (parent.path().join("flight"), parent.path().join("admin.sock"));
+    let dump = |socket: &Path| Command::new(env!("CARGO_BIN_EXE_slowmo")).args(["dump", "--admin"]).arg(socket).output().unwrap();
+    for key in ["SLOWMO_FLIGHT", "SLOWMO_CHECKPOINTS"] {
+        let mut child = node_at(&folder, key, Some(&socket));
+        let output =
+            until("an answer", || Some(dump(&socket)).filter(|output| output.status.success() || output.stderr.ends_with(b"a folder\n")));
+        assert_eq!(output.status.success(), key == "SLOWMO_FLIGHT", "{}", String::from_utf8_lossy(&output.stderr));
+        if output.status.success() {
+            until("a dump", || files(&folder).pop());
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
 
 #[test]

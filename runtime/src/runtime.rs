@@ -1,34 +1,35 @@
 //! Builds a node out of a configuration: identity, transport, discovery, devices, actors.
 
+mod parts;
+
 use crate::admin;
-use crate::checkpoints::{Checkpoints, Resumed, WriterSettings};
-use crate::config::{Config, Resume};
+use crate::checkpoints::Checkpoints;
+use crate::config::Config;
 use crate::connection::{Connected, connect};
 use crate::device::{self, Devices};
 use crate::error::{SpawnError, WorkerError};
 use crate::executor::{Executor, beside};
 use crate::launcher;
 use crate::node::Node;
-use crate::recorder::{FileRecorder, UntilCrashed};
 use crate::telemetry;
 use crate::transport::faulty::{self, Faults};
 use crate::transport::memory::MemoryHub;
 use crate::worker::{Session, Worker};
+use parts::{checkpoints_of, recorder_of, settings};
 use ractor::Actor;
-use slowmo_actors::context::{Actors, MAILBOX_CREDITS_MAX, NodeContext, NodeSettings};
+use slowmo_actors::context::{Actors, MAILBOX_CREDITS_MAX, NodeContext};
 use slowmo_actors::coordinator::Inspection;
 use slowmo_actors::metrics::Metrics;
 use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor, NodeSupervisorMessage};
 use slowmo_actors::ports::clock::TokioClock;
 use slowmo_actors::ports::discovery::Discovery;
-use slowmo_actors::ports::recorder::{NoRecorder, Recorder};
+use slowmo_actors::ports::recorder::Recorder;
 use slowmo_actors::ports::transport::{LocalPeer, Traffic};
 use slowmo_actors::rates::RateBook;
 use slowmo_actors::status::StatusBoard;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::membership::settings::RESUME_KEY;
-use slowmo_protocol::trace::Start;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -304,55 +305,6 @@ impl RuntimeBuilder {
     }
 }
 
-/// Where checkpoints go, and the one that a founding goes on from: read and verified before anybody is met.
-async fn checkpoints_of(
-    config: &Config,
-    (node, incarnation): (NodeId, Incarnation),
-    board: &Arc<StatusBoard>,
-) -> Result<Arc<Checkpoints>, SpawnError> {
-    let Some(folder) = config.checkpoints.clone() else { return Ok(Arc::new(Checkpoints::none())) };
-    let outer = config.algorithm()?.outer.map(|_| config.outer_name());
-    let settings = config.checkpoint_every.map(|_| WriterSettings {
-        start: Start { node, incarnation },
-        folder: folder.clone(),
-        keep_last: config.checkpoint_keep_last,
-        outer: outer.clone(),
-    });
-    // Whoever joins goes on from the others.
-    let resume = if config.join || config.lineage.is_some() { Resume::None } else { config.resume.clone() };
-    let read = beside(move || match resume {
-        Resume::None => Ok(None),
-        Resume::Newest => Resumed::newest(&folder, outer.as_deref()),
-        Resume::Named(name) => Resumed::named(&folder, name, outer.as_deref()).map(Some),
-    });
-    let resumed = read.await??;
-    let checkpoints = Checkpoints::new(settings, resumed, Arc::clone(board));
-    checkpoints.map(Arc::new).map_err(|error| SpawnError::System(error.to_string()))
-}
-
-/// Who keeps what the node does: `given`, or a file where the configuration names a folder.
-fn recorder_of(
-    config: &Config,
-    given: Option<Arc<dyn Recorder>>,
-    (node, incarnation): (NodeId, Incarnation),
-    faults: Option<&Faults>,
-) -> Result<Arc<dyn Recorder>, SpawnError> {
-    let (trace, flight) = (config.trace.as_deref(), config.flight.as_deref());
-    let inner: Arc<dyn Recorder> = match given {
-        Some(given) => given,
-        None if trace.is_none() && flight.is_none() => Arc::new(NoRecorder),
-        None => {
-            let opened = FileRecorder::of(trace, flight, Start { node, incarnation });
-            let folder = trace.or(flight).unwrap_or(Path::new("")).to_owned();
-            Arc::new(opened.map_err(|error| SpawnError::Trace { folder, error })?)
-        }
-    };
-    Ok(match faults {
-        Some(faults) => Arc::new(UntilCrashed { inner, faults: faults.clone() }),
-        None => inner,
-    })
-}
-
 /// A node that crashes is gone from its hub, and whoever waits in it is told that it has stopped.
 async fn die(faults: Faults, seat: Option<(MemoryHub, LocalPeer)>, supervisor: ractor::ActorRef<NodeSupervisorMessage>) {
     faults.crashed().await;
@@ -370,30 +322,6 @@ type Parts = (
     ractor::ActorRef<NodeSupervisorMessage>,
     Vec<ractor::ActorRef<slowmo_actors::worker::WorkerMessage>>,
 );
-
-fn settings(config: &Config, identity: Identity) -> Result<NodeSettings, SpawnError> {
-    Ok(NodeSettings {
-        identity,
-        algorithm: config.algorithm()?,
-        replicas: config.replicas,
-        checkpoint_every: config.checkpoint_every.unwrap_or(0),
-        workers: usize::from(config.devices),
-        min_nodes: config.min_nodes,
-        shared: config.shared_settings(),
-        max_nodes: config.max_nodes,
-        // Whoever brings a history's state founds no other one.
-        join: config.join || config.lineage.is_some(),
-        lineage: config.lineage,
-        quorum: config.quorum,
-        joiner_buffers: config.joiner_buffers,
-        on_momentum_loss: config.on_momentum_loss,
-        grace: Duration::from_millis(config.grace_ms),
-        probe_interval: Duration::from_millis(config.probe_interval_ms),
-        suspect: Duration::from_millis(config.suspect_ms),
-        connect_timeout: config.connect_timeout(),
-        round_timeout: config.round_timeout(),
-    })
-}
 
 fn serve_admin(path: &Path, context: &Arc<NodeContext>, executor: &Executor) -> Result<admin::Endpoint, SpawnError> {
     let _inside = executor.handle().enter();

@@ -4,6 +4,7 @@ mod bench;
 mod chaos;
 mod checkpoint;
 mod demo;
+mod dump;
 mod job;
 mod keygen;
 mod launch;
@@ -56,6 +57,8 @@ pub enum Command {
     Checkpoint(checkpoint::CheckpointCommand),
     /// Check the arithmetic of this machine's CPU or GPUs, and the GPUs' rates.
     Selftest(selftest::Selftest),
+    /// Let a node write its last events down.
+    Dump(dump::Dump),
     /// Step through what nodes wrote down, and check the invariants.
     Replay(replay::Replay),
     /// Measure rounds, gossip and steps against the limits of this machine, taken in the same run.
@@ -99,6 +102,7 @@ impl Command {
             Self::Chaos(chaos) => chaos.run(*console),
             Self::Checkpoint(checkpoint) => checkpoint.run(*console),
             Self::Selftest(selftest) => selftest.run(*console),
+            Self::Dump(dump) => dump.run(*console),
             Self::Replay(replay) => replay.run(*console),
             Self::Bench(bench) => bench.run(*console),
             Self::StartNode { command } => Err(become_node(&command).into()),

@@ -1,0 +1,90 @@
+//! What a node is made of, out of its configuration: settings, recorder, checkpoints.
+
+use crate::checkpoints::{Checkpoints, Resumed, WriterSettings};
+use crate::config::{Config, Resume};
+use crate::error::SpawnError;
+use crate::executor::beside;
+use crate::recorder::{FileRecorder, UntilCrashed};
+use crate::transport::faulty::Faults;
+use slowmo_actors::context::NodeSettings;
+use slowmo_actors::ports::recorder::{NoRecorder, Recorder};
+use slowmo_actors::status::StatusBoard;
+use slowmo_protocol::ident::{Incarnation, NodeId};
+use slowmo_protocol::machine::Identity;
+use slowmo_protocol::trace::Start;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where checkpoints go, and the one that a founding goes on from: read and verified before anybody is met.
+pub(super) async fn checkpoints_of(
+    config: &Config,
+    (node, incarnation): (NodeId, Incarnation),
+    board: &Arc<StatusBoard>,
+) -> Result<Arc<Checkpoints>, SpawnError> {
+    let Some(folder) = config.checkpoints.clone() else { return Ok(Arc::new(Checkpoints::none())) };
+    let outer = config.algorithm()?.outer.map(|_| config.outer_name());
+    let settings = config.checkpoint_every.map(|_| WriterSettings {
+        start: Start { node, incarnation },
+        folder: folder.clone(),
+        keep_last: config.checkpoint_keep_last,
+        outer: outer.clone(),
+    });
+    // Whoever joins goes on from the others.
+    let resume = if config.join || config.lineage.is_some() { Resume::None } else { config.resume.clone() };
+    let read = beside(move || match resume {
+        Resume::None => Ok(None),
+        Resume::Newest => Resumed::newest(&folder, outer.as_deref()),
+        Resume::Named(name) => Resumed::named(&folder, name, outer.as_deref()).map(Some),
+    });
+    let resumed = read.await??;
+    let checkpoints = Checkpoints::new(settings, resumed, Arc::clone(board));
+    checkpoints.map(Arc::new).map_err(|error| SpawnError::System(error.to_string()))
+}
+
+/// Who keeps what the node does: `given`, or a file where the configuration names a folder.
+pub(super) fn recorder_of(
+    config: &Config,
+    given: Option<Arc<dyn Recorder>>,
+    (node, incarnation): (NodeId, Incarnation),
+    faults: Option<&Faults>,
+) -> Result<Arc<dyn Recorder>, SpawnError> {
+    let (trace, flight) = (config.trace.as_deref(), config.flight.as_deref());
+    let inner: Arc<dyn Recorder> = match given {
+        Some(given) => given,
+        None if trace.is_none() && flight.is_none() => Arc::new(NoRecorder),
+        None => {
+            let opened = FileRecorder::of(trace, flight, Start { node, incarnation });
+            let folder = trace.or(flight).unwrap_or(Path::new("")).to_owned();
+            Arc::new(opened.map_err(|error| SpawnError::Trace { folder, error })?)
+        }
+    };
+    Ok(match faults {
+        Some(faults) => Arc::new(UntilCrashed { inner, faults: faults.clone() }),
+        None => inner,
+    })
+}
+
+pub(super) fn settings(config: &Config, identity: Identity) -> Result<NodeSettings, SpawnError> {
+    Ok(NodeSettings {
+        identity,
+        algorithm: config.algorithm()?,
+        replicas: config.replicas,
+        checkpoint_every: config.checkpoint_every.unwrap_or(0),
+        workers: usize::from(config.devices),
+        min_nodes: config.min_nodes,
+        shared: config.shared_settings(),
+        max_nodes: config.max_nodes,
+        // Whoever brings a history's state founds no other one.
+        join: config.join || config.lineage.is_some(),
+        lineage: config.lineage,
+        quorum: config.quorum,
+        joiner_buffers: config.joiner_buffers,
+        on_momentum_loss: config.on_momentum_loss,
+        grace: Duration::from_millis(config.grace_ms),
+        probe_interval: Duration::from_millis(config.probe_interval_ms),
+        suspect: Duration::from_millis(config.suspect_ms),
+        connect_timeout: config.connect_timeout(),
+        round_timeout: config.round_timeout(),
+    })
+}
