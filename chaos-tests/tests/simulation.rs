@@ -107,19 +107,13 @@ fn seeds_that_failed_once() {
         (3432, "members that cannot reach each other"),
         (4893, "members that cannot reach each other"),
         (6970, "members that cannot reach each other"),
+        // A node that woke up gave members up that it heard again a moment later, and with them the momentum of a shard.
+        (884_875_773_416, "given up though heard again"),
     ];
     for (number, what) in failed {
         let report = seed(number, Look::default());
         assert!(report.violation.is_none(), "seed {number} ({what}): {:?}", report.violation);
     }
-}
-
-/// Found and not mended yet.
-#[test]
-#[ignore = "a leader that wakes up after half a second leaves out three members that live, and a shard with two of them"]
-fn seeds_that_fail_still() {
-    let report = seed(884_875_773_416, Look::default());
-    assert!(report.violation.is_none(), "{:?}", report.violation);
 }
 
 #[test]

@@ -61,6 +61,11 @@ impl Away {
         let since = Instant(now.0.saturating_sub(AWAY_WAIT.0));
         let known = |node: &NodeId| self.unheard.get(node).copied().unwrap_or(since);
         self.unheard = nodes.iter().take(MEMBERS_MAX).map(|node| (*node, known(node))).collect();
+        // Who is heard again is waited for again at once: a node that was paused finds for a moment that it heard nobody itself.
+        let Self { since, unheard, .. } = &*self;
+        let is_away = |node: &NodeId| since.contains_key(node) || unheard.contains_key(node);
+        let stays = |set: &BTreeSet<NodeId>| set.iter().copied().filter(is_away).collect();
+        (self.given_up, self.deposed) = (stays(&self.given_up), stays(&self.deposed));
     }
 
     /// All that this node cannot reach, and since when.
