@@ -14,6 +14,7 @@ use crate::ports::store::Store;
 use crate::ports::transport::Transport;
 use crate::rates::RateBook;
 use crate::status::StatusBoard;
+use crate::watching::Watching;
 use ractor::ActorRef;
 use slowmo_protocol::algorithm::Algorithm;
 use slowmo_protocol::ident::Lineage;
@@ -86,6 +87,8 @@ pub struct NodeContext {
     pub actors: Actors,
     /// What the node's admin endpoint shows.
     pub status: Arc<StatusBoard>,
+    /// What it knows of the others while somebody watches.
+    pub watching: Watching,
     /// What it counts.
     pub metrics: Metrics,
     /// Where the node writes down what it does.

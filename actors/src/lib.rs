@@ -9,7 +9,7 @@
 //! | [`gossip_peer`] | push-sum exchange | node |
 //! | [`coordinator`] | outer rounds, shards, slow momentum | node |
 //!
-//! [`ports`] are the traits that runtime implements; [`buffers`] and [`streams`] are how bulk values move without travelling
+//! [`status`], [`timeline`] and [`watching`] are what a node shows of itself and knows of others, and decide nothing. [`ports`] are the traits that runtime implements; [`buffers`] and [`streams`] are how bulk values move without travelling
 //! through a mailbox.
 #![deny(missing_docs)]
 
@@ -30,7 +30,9 @@ pub mod status;
 pub mod streams;
 #[cfg(test)]
 mod testing;
+pub mod timeline;
 mod timer;
+pub mod watching;
 pub mod worker;
 
 pub use error::ExchangeError;

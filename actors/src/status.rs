@@ -1,16 +1,21 @@
 //! What a node shows of itself: written by the shells, read by the admin endpoint. Cheap to update; nobody waits for it.
 
+use crate::timeline::Timeline;
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step};
 use slowmo_protocol::time::Span;
-use slowmo_protocol::view::Member;
-use std::collections::{BTreeSet, VecDeque};
+use slowmo_protocol::view::{Member, View};
+use slowmo_protocol::wire::{MEASURE_NAME_BYTES_MAX, MEASURES_MAX};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Events that are kept.
 pub const EVENTS_MAX: usize = 64;
+
+/// The measure that is shown first.
+pub const LOSS: &str = "loss";
 
 /// Where a node stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +89,8 @@ pub struct NodeStatus {
     pub step: Step,
     /// The members of the view.
     pub members: Vec<Member>,
+    /// The view that the last decided round left, and the values of the vector that its members share.
+    pub view: Option<(View, usize)>,
     /// Members that are thought dead.
     pub dead: BTreeSet<NodeId>,
     /// Who contributed to the last decided round.
@@ -102,8 +109,8 @@ pub struct NodeStatus {
     pub push_sum_weight_doubled: f64,
     /// `‖x − x̄‖ / ‖x̄‖` of this node at its last contribution.
     pub disagreement: Option<f32>,
-    /// What its training reported last, and of which inner step.
-    pub loss: Option<(Step, f64)>,
+    /// What its training reported last, by name, and of which inner step; at most [`MEASURES_MAX`].
+    pub measures: BTreeMap<String, (Step, f64)>,
     /// Its gossip, if it gossips.
     pub gossip: Option<Gossiping>,
     /// Outcomes that changed the view since this node is a member.
@@ -124,6 +131,7 @@ pub struct NodeStatus {
 #[derive(Debug, Default)]
 pub struct StatusBoard {
     status: Mutex<NodeStatus>,
+    timeline: Mutex<Timeline>,
 }
 
 impl StatusBoard {
@@ -146,6 +154,7 @@ impl StatusBoard {
 
     /// A round was decided, `published` after its publication began; `disagreement` is known if this node contributed.
     pub fn decided(&self, outcome: &Outcome, disagreement: Option<f32>, published: Span) {
+        self.timeline(|timeline| timeline.decided(outcome, disagreement, published));
         self.with(|status| {
             let (before, after) = (ids(&status.members), ids(outcome.view.members()));
             after.difference(&before).for_each(|node| note(status, format!("{node} joined in {}", outcome.round)));
@@ -158,6 +167,7 @@ impl StatusBoard {
             status.dead = then.into_iter().filter(stayed).collect();
             status.view_changes += u64::from(!status.members.is_empty() && status.epoch != outcome.view.epoch());
             status.members = outcome.view.members().to_vec();
+            status.view = Some((outcome.view.clone(), usize::try_from(outcome.terms.elements).unwrap_or(usize::MAX)));
             (status.lineage, status.epoch) = (outcome.lineage, outcome.view.epoch());
             (status.round, status.step) = (outcome.round.next(), outcome.terms.next_step());
             status.contributors.clone_from(&outcome.contributors);
@@ -199,9 +209,25 @@ impl StatusBoard {
         self.with(|status| status.gossip = Some(gossip));
     }
 
-    /// What the training reports.
-    pub fn loss(&self, step: Step, loss: f64) {
-        self.with(|status| status.loss = Some((step, loss)));
+    /// What the training reports under a name. Refused where the name is empty or too long, or one too many.
+    pub fn measure(&self, name: &str, step: Step, value: f64) -> bool {
+        let taken = self.with(|status| {
+            if let Some(measure) = status.measures.get_mut(name) {
+                *measure = (step, value);
+                return true;
+            }
+            let fits = (1..=MEASURE_NAME_BYTES_MAX).contains(&name.len()) && status.measures.len() < MEASURES_MAX;
+            fits && status.measures.insert(name.to_owned(), (step, value)).is_none()
+        });
+        if taken {
+            self.timeline(|timeline| timeline.measured(name, step, value));
+        }
+        taken
+    }
+
+    /// What became of it over time.
+    pub fn timeline<T>(&self, act: impl FnOnce(&mut Timeline) -> T) -> T {
+        act(&mut self.timeline.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What became of parts of checkpoints. What goes wrong is noted.
@@ -242,8 +268,14 @@ fn note(status: &mut NodeStatus, what: String) {
     if status.events.len() == EVENTS_MAX {
         status.events.pop_front();
     }
+    status.events.push_back(Event { at_us: unix_us(), what });
+}
+
+/// Microseconds since 1970.
+#[must_use]
+pub fn unix_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    status.events.push_back(Event { at_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX), what });
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -5,11 +5,13 @@
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
 use slowmo_actors::membership::MembershipMessage;
-use slowmo_actors::status::{Checkpointing, Gossiping, NodeStatus, Standing};
+use slowmo_actors::status::{Checkpointing, Gossiping, LOSS, NodeStatus, Standing};
 use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::time::Instant;
+use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -97,6 +99,9 @@ pub struct Report {
     /// What its training reported last.
     #[serde(default)]
     pub loss: Option<LossReport>,
+    /// What its training reported last under names of its own, and the loss.
+    #[serde(default)]
+    pub measures: BTreeMap<String, MeasureReport>,
     /// How its gossip stands, if it gossips.
     pub gossip: Option<GossipReport>,
     /// What became of its parts of checkpoints, if it writes any.
@@ -104,6 +109,9 @@ pub struct Report {
     pub checkpoints: Option<Checkpoints>,
     /// Why no round is decided now, and what would release it.
     pub waiting_for: Option<String>,
+    /// Where it serves HTTP, and its page with it (key `http`).
+    #[serde(default)]
+    pub http: Option<SocketAddr>,
     /// What happened last, oldest first.
     pub events: Vec<EventReport>,
 }
@@ -158,6 +166,15 @@ pub struct LossReport {
     pub step: u64,
     /// The loss.
     pub loss: f64,
+}
+
+/// What a training loop reported under a name.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeasureReport {
+    /// The inner step.
+    pub step: u64,
+    /// The value.
+    pub value: f64,
 }
 
 /// A node's gossip.
@@ -328,7 +345,13 @@ pub(crate) fn report(context: &NodeContext) -> Report {
         push_sum_weight_lost: status.push_sum_weight_lost,
         push_sum_weight_doubled: status.push_sum_weight_doubled,
         disagreement: status.disagreement,
-        loss: status.loss.map(|(step, loss)| LossReport { step: step.0, loss }),
+        loss: status.measures.get(LOSS).map(|(step, loss)| LossReport { step: step.0, loss: *loss }),
+        measures: status
+            .measures
+            .iter()
+            .map(|(name, (step, value))| (name.clone(), MeasureReport { step: step.0, value: *value }))
+            .collect(),
+        http: context.watching.served_at(),
         gossip: status.gossip.map(|gossip| gossip_report(&gossip, context.clock.now())),
         checkpoints: status.checkpoints.map(|told| {
             let Checkpointing { written, failed, skipped, last_step, last_bytes, error } = told;

@@ -11,6 +11,7 @@ use crate::transport::quic::{BindError, IdentityError};
 use slowmo_actors::ExchangeError;
 use slowmo_actors::ports::device::CollectiveError;
 use slowmo_actors::ports::discovery::DiscoveryError;
+use slowmo_protocol::wire::{MEASURE_NAME_BYTES_MAX, MEASURES_MAX};
 use std::path::PathBuf;
 
 /// Why a node did not start. Nothing runs and nothing listens.
@@ -121,6 +122,14 @@ pub enum WorkerError {
         bytes: usize,
         /// The bound.
         max: usize,
+    },
+    /// A measure that is not shown.
+    #[error(
+        "the measure {name:?} is not shown: a name has 1 to {MEASURE_NAME_BYTES_MAX} bytes, and a node reports at most {MEASURES_MAX} names, the loss among them"
+    )]
+    NoSuchMeasure {
+        /// Its name.
+        name: String,
     },
     /// The handle was taken before.
     #[error("worker {0} was taken before: each worker has one handle")]

@@ -1,13 +1,23 @@
-//! Ends this process when the launcher that started it is gone, so that no training process is ever left behind.
+//! The launcher that started this process: when it is gone this process ends, so that no training process is ever left behind. And it is
+//! who starts further nodes.
 
+use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::os::unix::process::parent_id;
 use std::path::PathBuf;
 use std::sync::Once;
 use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
 
 /// Names the launcher's process id in the environment of the processes it starts.
 pub const LAUNCHER_VARIABLE: &str = "SLOWMO_LAUNCHER_PID";
+/// Names the socket on which the launcher takes orders.
+pub const SOCKET_VARIABLE: &str = "SLOWMO_LAUNCHER_SOCKET";
+/// Longest answer of a launcher, in bytes.
+const ANSWER_BYTES_MAX: u64 = 1 << 16;
+/// How long an answer may take.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How often the launcher is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// The exit code of a process whose launcher is gone.
@@ -42,6 +52,62 @@ fn launcher_is_gone(launcher: u32, parent_at_start: u32) -> bool {
         return false;
     }
     parent != parent_at_start || (cfg!(target_os = "linux") && !PathBuf::from(format!("/proc/{launcher}")).exists())
+}
+
+/// Why the number of nodes was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ScaleError {
+    /// Nobody can start nodes here.
+    #[error("no launcher started this node: start a further one where it shall run, or drain one")]
+    NoLauncher,
+    /// It was asked and did not.
+    #[error("{0}")]
+    Refused(String),
+    /// It does not answer.
+    #[error("the launcher does not answer ({0}); it may still have done it")]
+    Silent(String),
+}
+
+/// What is asked of a launcher; `slowmo launch` reads it.
+#[derive(Serialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+enum Request {
+    Scale { nodes: usize },
+}
+
+/// What it answers.
+#[derive(Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+enum Answer {
+    Changed { joined: Vec<usize>, drained: Vec<usize> },
+    Refused { error: String },
+}
+
+/// The socket of this process's launcher.
+pub(crate) fn socket() -> Option<PathBuf> {
+    std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from)
+}
+
+/// Asks the launcher for so many nodes: it starts further ones, or drains those with the highest ids. What it did, for a person.
+pub(crate) async fn scale(nodes: usize) -> Result<String, ScaleError> {
+    let socket = socket().ok_or(ScaleError::NoLauncher)?;
+    let answer = tokio::time::timeout(ANSWER_MAX, exchange(socket, &Request::Scale { nodes })).await;
+    let silent = |error: &dyn std::fmt::Display| ScaleError::Silent(error.to_string());
+    match answer.map_err(|error| silent(&error))?.map_err(|error| silent(&error))? {
+        Answer::Changed { joined, drained } if joined.is_empty() && drained.is_empty() => Ok(format!("{nodes} nodes run already")),
+        Answer::Changed { joined, drained } if drained.is_empty() => Ok(format!("nodes {joined:?} are being started")),
+        Answer::Changed { drained, .. } => Ok(format!("nodes {drained:?} hand over and leave")),
+        Answer::Refused { error } => Err(ScaleError::Refused(error)),
+    }
+}
+
+async fn exchange(socket: PathBuf, request: &Request) -> std::io::Result<Answer> {
+    let mut stream = UnixStream::connect(socket).await?;
+    let line = serde_json::to_string(request)? + "\n";
+    stream.write_all(line.as_bytes()).await?;
+    let mut answer = String::new();
+    BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut answer).await?;
+    Ok(serde_json::from_str(&answer)?)
 }
 
 #[cfg(test)]

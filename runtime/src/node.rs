@@ -17,6 +17,7 @@ use slowmo_actors::node_supervisor::NodeSupervisorMessage;
 use slowmo_actors::ports::device::{Collective, Device};
 use slowmo_actors::ports::store::Store;
 use slowmo_actors::ports::transport::{LocalPeer, Traffic};
+use slowmo_actors::status::LOSS;
 use slowmo_actors::worker::WorkerMessage;
 use slowmo_protocol::ident::{NodeId, Step};
 use slowmo_protocol::trace::{End, Event};
@@ -101,10 +102,15 @@ impl Node {
 
     /// Takes note of what the training says of itself.
     pub(crate) fn report_loss(&self, step: Step, loss: f64) {
-        self.context.status.loss(step, loss);
+        self.context.status.measure(LOSS, step, loss);
         if self.is_recorded() {
             self.context.recorder.record(Event::Loss { start: self.context.start(), step, loss });
         }
+    }
+
+    /// Takes note of a measure of the training's own; whether it did.
+    pub(crate) fn report(&self, step: Step, name: &str, value: f64) -> bool {
+        self.context.status.measure(name, step, value)
     }
 
     /// Takes note that the node left in order.

@@ -27,6 +27,7 @@ use slowmo_actors::ports::recorder::Recorder;
 use slowmo_actors::ports::transport::{LocalPeer, Traffic};
 use slowmo_actors::rates::RateBook;
 use slowmo_actors::status::StatusBoard;
+use slowmo_actors::watching::Watching;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::membership::settings::RESUME_KEY;
@@ -286,6 +287,7 @@ impl RuntimeBuilder {
             pool: Arc::clone(&devices.pool),
             actors: Actors::default(),
             status,
+            watching: Watching::default(),
             metrics: Metrics::default(),
             store: Arc::clone(&checkpoints) as _,
             recorder,
@@ -337,7 +339,12 @@ fn serve_http(
     let token = config.http_token_file.as_deref().map(telemetry::Token::read).transpose()?;
     let _inside = executor.handle().enter();
     let endpoint = telemetry::Endpoint::serve(address, token, Arc::clone(context))?;
-    tracing::info!(address = %endpoint.address(), "metrics and status are served");
+    let mut reached = endpoint.address();
+    if reached.ip().is_unspecified() {
+        reached.set_ip(context.transport.local().announced.ip());
+    }
+    context.watching.is_served_at(reached);
+    tracing::info!(page = %format_args!("http://{reached}/"), "metrics, status and the page are served");
     Ok(endpoint)
 }
 

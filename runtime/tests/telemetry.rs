@@ -21,7 +21,7 @@ fn node(change: impl FnOnce(Config) -> Config) -> (Runtime, Worker, SocketAddr) 
 fn ask(address: SocketAddr, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    write!(stream, "{request}\r\nHost: slowmo\r\nConnection: close\r\n\r\n").unwrap();
+    write!(stream, "{request}\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();

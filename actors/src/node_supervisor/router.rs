@@ -7,9 +7,10 @@ use crate::gossip_peer::GossipPeerMessage;
 use crate::membership::MembershipMessage;
 use crate::ports::transport::{BulkReceiver, TransportEvent};
 use crate::streams::Arrived;
+use crate::watching::Watching;
 use bytes::Bytes;
 use slowmo_protocol::ident::NodeId;
-use slowmo_protocol::wire::{Bulk, BulkHeader, Frame, Header, Message};
+use slowmo_protocol::wire::{Bulk, BulkHeader, Content, Datagram, Frame, Header, Message};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -21,9 +22,7 @@ pub async fn route(context: Arc<NodeContext>, mut events: mpsc::Receiver<Transpo
         match event {
             TransportEvent::Control { from, frame } => control(&context, from, &frame, credit, &mut dropped),
             TransportEvent::Bulk { from, header, stream } => bulk(&context, (from, &header, stream), credit, &mut dropped),
-            TransportEvent::Datagram { from, datagram } => {
-                context.actors.tell_membership(MembershipMessage::Datagram(from, datagram, credit));
-            }
+            TransportEvent::Datagram { from, datagram: bytes } => datagram(&context, from, bytes, credit),
             TransportEvent::PeerUp { node, address, incarnation } => {
                 tracing::debug!(%node, %address, "peer up");
                 context.actors.tell_membership(MembershipMessage::PeerUp(node, incarnation));
@@ -62,6 +61,16 @@ fn control(context: &NodeContext, from: NodeId, frame: &Bytes, credit: Credit, d
             context.actors.tell_gossip_peer(GossipPeerMessage::Frame(header, message, credit));
         }
         _ => context.actors.tell_coordinator(CoordinatorMessage::Frame(header, message, credit)),
+    }
+}
+
+/// What is about a node itself is dealt with here; what is about who lives, and what is no datagram at all, goes to the membership.
+fn datagram(context: &NodeContext, from: NodeId, bytes: Bytes, credit: Credit) {
+    match Datagram::decode(&bytes) {
+        Ok(Datagram::V1(Content::AskBrief { since_us })) => context.watching.tell(context, from, since_us),
+        Ok(Datagram::V1(Content::Brief(brief))) => context.watching.take(context, from, *brief),
+        Ok(Datagram::V1(Content::Drain)) => Watching::ordered_to_drain(context, from),
+        _ => context.actors.tell_membership(MembershipMessage::Datagram(from, bytes, credit)),
     }
 }
 

@@ -57,6 +57,9 @@ pub trait Transport: Send + Sync + 'static {
     /// The smoothed round-trip time to a peer that can be sent to, if it was measured.
     fn round_trip(&self, node: NodeId) -> Option<Duration>;
 
+    /// UDP payload bytes that were sent on the connections to a peer that can be sent to; 0 where they are not counted.
+    fn sent_to(&self, node: NodeId) -> u64;
+
     /// Finds out whether anybody listens at the address where the peer listens, or listened when it was last connected.
     /// [`TransportEvent::KnockRefused`] follows if its host says that nobody does; nothing follows otherwise.
     fn knock(&self, node: NodeId);

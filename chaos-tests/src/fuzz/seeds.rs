@@ -145,6 +145,7 @@ pub(super) fn liveness() -> Seeds {
         ("gossip", swim(SwimMessage::Gossip, rumours)),
         ("believed-dead", swim(SwimMessage::BelievedDead, vec![])),
         ("ask", bare(Content::Ask)),
+        ("ask-brief", bare(Content::AskBrief { since_us: 1 })),
     ];
     let all: Vec<u8> = messages.iter().flat_map(|(_, bytes)| piece(0, bytes)).collect();
     let mut seeds: Seeds = messages.iter().map(|(name, bytes)| (String::from(*name), piece(0, bytes))).collect();
@@ -215,9 +216,11 @@ pub(super) fn admin() -> Seeds {
         push_sum_weight_doubled: 1e-300,
         disagreement: Some(0.25),
         loss: None,
+        measures: std::collections::BTreeMap::new(),
         gossip: None,
         checkpoints: None,
         waiting_for: None,
+        http: None,
         events: Vec::new(),
     };
     let answers = [Answer::Done, Answer::Status(Box::new(report)), Answer::Refused { error: "é\n".to_owned() }];

@@ -71,6 +71,9 @@ impl Default for Options {
     }
 }
 
+/// How often the accuracy is shown while it trains.
+const ACCURACY_INTERVAL: Duration = Duration::from_secs(1);
+
 /// A finished run with the parameters it led to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trained {
@@ -241,6 +244,7 @@ impl Replica {
         mut observe: impl FnMut(&StepReport, f64, &Mlp) -> Result<(), TrainError>,
     ) -> Result<Duration, TrainError> {
         let start = Instant::now();
+        let (test, mut evaluated) = (Dataset::test()?, start);
         while !self.source.is_finished(self.steps, options) {
             let begun = Instant::now();
             let (pixels, labels) = self.data.batch(self.source.batch(self.steps))?;
@@ -249,6 +253,10 @@ impl Replica {
             self.worker.average_gradients(&mut lent).map_err(TrainError::Gradients)?;
             self.optimizer.step(&gradients, options.learning_rate)?;
             self.worker.report_loss(loss);
+            if evaluated.elapsed() >= ACCURACY_INTERVAL {
+                evaluated = Instant::now();
+                self.worker.report("accuracy", self.model.evaluate(&test)?.accuracy)?;
+            }
             std::thread::sleep(Duration::from_millis(options.step_ms).saturating_sub(begun.elapsed()));
             let report = self.worker.step(self.model.variables_mut(), options.learning_rate).map_err(TrainError::Step)?;
             self.steps = report.step + 1;

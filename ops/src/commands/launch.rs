@@ -2,6 +2,7 @@
 
 pub mod gpus;
 
+use super::dashboard;
 use crate::console::Console;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
@@ -48,6 +49,9 @@ pub struct Launch {
     /// What a node does that lost one of several GPUs: leave, or start again with the others and join.
     #[arg(long, value_enum, default_value_t, requires = "gpus", conflicts_with = "fail_fast")]
     on_gpu_loss: OnGpuLoss,
+    /// Each node serves a page that shows the cluster live, on this machine only; the first node at this port, if one is given.
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    dashboard: Option<u16>,
     /// The cluster key of `slowmo keygen`; without it the launch makes one of its own.
     #[arg(long, value_name = "FILE")]
     cluster_key_file: Option<PathBuf>,
@@ -81,6 +85,7 @@ impl Launch {
         let mut plan = Plan::new(program, usize::from(self.nodes)).arguments(arguments);
         plan.workers = self.workers.map(usize::from);
         plan.gpus = self.gpus.map(usize::from);
+        plan.page = self.dashboard;
         plan.cluster_key_file.clone_from(&self.cluster_key_file);
         plan.first_id = self.first_id as usize;
         (plan.joins, plan.peers) = (self.join.is_some(), self.join.clone());
@@ -97,8 +102,13 @@ impl Launch {
     /// Runs the nodes, whoever dies, and does what the other commands ask. Fails if no node ended well.
     fn elastic(&self, plan: &Plan, console: Console) -> anyhow::Result<Vec<usize>> {
         let name = self.job.clone().unwrap_or_else(|| std::process::id().to_string());
-        let server = Server::open(&jobs::socket_of(&name)?).context("cannot open the control socket")?;
+        let socket = jobs::socket_of(&name)?;
+        let server = Server::open(&socket).context("cannot open the control socket")?;
+        let plan = &plan.clone().variable(slowmo::launcher::SOCKET_VARIABLE, &socket);
         let mut group = Group::start(plan)?;
+        if self.dashboard.is_some() {
+            tell_page(name.clone(), console);
+        }
         let mut node_gpus = gpus::of_plan(plan, self.on_gpu_loss)?;
         let (mut failed, mut well, mut leaving) = (Vec::new(), 0usize, BTreeSet::new());
         while !group.is_over() || node_gpus.as_ref().is_some_and(NodeGpus::is_checking) {
@@ -156,12 +166,22 @@ fn fail_fast(plan: &Plan, console: Console) -> anyhow::Result<Vec<usize>> {
 fn answer(job: &str, group: &mut Group, leaving: &mut BTreeSet<usize>, asked: Asked) {
     let done = match asked.request {
         Request::Status => return tell_status(job, group, asked),
+        Request::Token => Ok(Answer::Token { token: group.http_token() }),
         Request::Scale { nodes } => scale(group, leaving, nodes),
         Request::Drain { node } => drain(group, leaving, node).map(|()| changed(&[], &[node], &[])),
         Request::Kill { node } if group.signal(node, Signal::SIGKILL) => Ok(changed(&[], &[], &[node])),
         Request::Kill { node } => Err(no_such(group, node)),
     };
     asked.answer(done.unwrap_or_else(|error| Answer::Refused { error }));
+}
+
+/// Says where the page is once a node serves it. Best effort: `slowmo dashboard` says it too.
+fn tell_page(job: String, console: Console) {
+    std::thread::spawn(move || {
+        if let Ok(page) = dashboard::page_of(&job) {
+            console.progress(format!("the page of this job: {page}"));
+        }
+    });
 }
 
 fn changed(joined: &[usize], drained: &[usize], killed: &[usize]) -> Answer {

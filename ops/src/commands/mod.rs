@@ -3,6 +3,7 @@
 mod bench;
 mod chaos;
 mod checkpoint;
+mod dashboard;
 mod demo;
 mod dump;
 mod job;
@@ -49,6 +50,8 @@ pub enum Command {
     Status(job::Status),
     /// Watch the running job in the terminal.
     Top(top::TopCommand),
+    /// Open the running job's page in a browser.
+    Dashboard(dashboard::Dashboard),
     /// Put a training binary through faults: kills, pauses, cuts, slow links; a report with every invariant's verdict.
     #[command(subcommand)]
     Chaos(chaos::Chaos),
@@ -99,6 +102,7 @@ impl Command {
             Self::Kill(kill) => kill.run(*console),
             Self::Status(status) => status.run(*console),
             Self::Top(top) => top.run(*console),
+            Self::Dashboard(dashboard) => dashboard.run(*console),
             Self::Chaos(chaos) => chaos.run(*console),
             Self::Checkpoint(checkpoint) => checkpoint.run(*console),
             Self::Selftest(selftest) => selftest.run(*console),

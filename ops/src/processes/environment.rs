@@ -40,6 +40,12 @@ pub const JOIN: &str = "SLOWMO_JOIN";
 pub const ADMIN: &str = "SLOWMO_ADMIN";
 /// Addresses of a running cluster.
 pub const PEERS: &str = "SLOWMO_PEERS";
+/// Where the node serves its page and metrics.
+pub const HTTP: &str = "SLOWMO_HTTP";
+/// File with the token that orders over HTTP must bring.
+pub const HTTP_TOKEN_FILE: &str = "SLOWMO_HTTP_TOKEN_FILE";
+/// Name of that file in the launch's private folder.
+pub(super) const HTTP_TOKEN: &str = "http.token";
 /// Process id of the launcher, with which its nodes end.
 pub const LAUNCHER_PID: &str = slowmo::launcher::LAUNCHER_VARIABLE;
 
@@ -70,6 +76,8 @@ pub struct Plan {
     pub workers: Option<usize>,
     /// GPUs of each node, one for each worker; the nodes take them in turn.
     pub gpus: Option<usize>,
+    /// Each node serves a page on this machine: the first one at this port, the others at free ones.
+    pub page: Option<u16>,
     /// The cluster key; `None` leaves it to the credentials in this process's environment, or else makes a key that
     /// lasts as long as the launch.
     pub cluster_key_file: Option<PathBuf>,
@@ -96,6 +104,7 @@ impl Plan {
             peers: None,
             workers: None,
             gpus: None,
+            page: None,
             cluster_key_file: None,
             isolated: false,
             time_max: None,
@@ -149,6 +158,11 @@ impl Plan {
             if std::env::var_os(NCCL_NO_DIRECT_WRITES).is_none() {
                 variables.push((NCCL_NO_DIRECT_WRITES.into(), "1".into()));
             }
+        }
+        if let Some(port) = self.page {
+            let port = if node == self.first_id { port } else { 0 };
+            variables.push((HTTP.into(), format!("127.0.0.1:{port}").into()));
+            variables.push((HTTP_TOKEN_FILE.into(), folder.join(HTTP_TOKEN).into()));
         }
         variables.extend(self.environment.iter().cloned());
         variables.extend(self.environments.get(&node).into_iter().flatten().cloned());
@@ -221,6 +235,9 @@ mod tests {
 
     #[test]
     fn nodes_take_gpus_in_turn() {
+        let plan = Plan { page: Some(7070), ..Plan::new("x", 3) };
+        let http = |node| plan.variables_of(node, Path::new("/f"), None).into_iter().find(|(name, _)| name == HTTP).unwrap().1;
+        assert_eq!((http(1), http(2)), ("127.0.0.1:7070".into(), "127.0.0.1:0".into()));
         let plan = Plan { gpus: Some(2), first_id: 5, ..Plan::new("x", 3) };
         let first = |node| {
             let variables = plan.variables_of(node, Path::new("/f"), None);

@@ -1,7 +1,7 @@
 //! A group of node processes from start to end; nodes may be added and ended meanwhile.
 
 use super::end::{Ending, reap, send};
-use super::environment::{JOIN, Plan, RENDEZVOUS_FOLDER};
+use super::environment::{HTTP_TOKEN, JOIN, Plan, RENDEZVOUS_FOLDER};
 use super::lines::{LINES_WAITING_MAX, Line, Reading, Stream, forward};
 use super::start::START_NODE;
 use super::{NODES_MAX, signals};
@@ -226,6 +226,13 @@ impl Group {
         admin_socket(self.folder.path(), node)
     }
 
+    /// The token that orders to the nodes' pages must bring, if they serve any.
+    #[must_use]
+    pub fn http_token(&self) -> Option<String> {
+        let token = std::fs::read_to_string(self.folder.path().join(HTTP_TOKEN)).ok()?;
+        Some(token.trim().to_owned())
+    }
+
     /// The last lines that a node wrote to standard error, oldest first.
     #[must_use]
     pub fn last_lines(&self, node: usize) -> Vec<String> {
@@ -357,6 +364,9 @@ impl Drop for Group {
 fn prepare_folder(plan: &Plan) -> std::io::Result<(tempfile::TempDir, Option<PathBuf>)> {
     let folder = tempfile::Builder::new().prefix("slowmo-").tempdir()?;
     std::fs::create_dir(folder.path().join(RENDEZVOUS_FOLDER))?;
+    if plan.page.is_some() {
+        crate::keys::write_new(&folder.path().join(HTTP_TOKEN), &crate::keys::generate()?)?;
+    }
     if let Some(file) = &plan.cluster_key_file {
         return Ok((folder, Some(std::path::absolute(file)?)));
     }

@@ -2,13 +2,14 @@
 
 use super::keys::Key;
 use super::{Config, ConfigError, Origin};
+use crate::launcher::{LAUNCHER_VARIABLE, SOCKET_VARIABLE};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-/// `SLOWMO_` variables that are not keys: the launcher's process, the file itself, the log filter.
-pub const RESERVED_VARIABLES: [&str; 3] = ["SLOWMO_LAUNCHER_PID", CONFIG_VARIABLE, "SLOWMO_LOG"];
+/// `SLOWMO_` variables that are not keys: the launcher's process and socket, the file itself, the log filter.
+pub const RESERVED_VARIABLES: [&str; 4] = [LAUNCHER_VARIABLE, SOCKET_VARIABLE, CONFIG_VARIABLE, "SLOWMO_LOG"];
 /// Largest configuration file, in bytes.
 pub const CONFIG_FILE_BYTES_MAX: u64 = 1 << 20;
 

@@ -62,6 +62,16 @@ impl Token {
     }
 }
 
+/// Whether a request's `Host` names this machine itself, by an address or as `localhost`, with or without a port.
+pub fn is_host_of_this_machine(host: Option<&str>) -> bool {
+    let Some(host) = host else { return true };
+    let name = match host.strip_prefix('[') {
+        Some(address) => address.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
 /// How often anything may be asked: a bucket that fills with time.
 #[derive(Debug)]
 pub struct Allowance {
@@ -101,6 +111,18 @@ mod tests {
         assert!(!token.is_given_by(None));
         assert!(matches!(Token::new("short"), Err(AccessError::TooShort)));
         assert_eq!(format!("{token:?}"), "Token(hidden)");
+    }
+
+    #[test]
+    fn a_name_that_leads_here_is_not_this_machine() {
+        for own in ["localhost", "LOCALHOST:7070", "127.0.0.1:7070", "127.1.2.3", "[::1]:7070", "[::1]"] {
+            assert!(is_host_of_this_machine(Some(own)), "{own}");
+        }
+        for other in
+            ["", "evil.example", "evil.example:7070", "localhost.evil.example", "10.0.0.1", "[::2]:1", "[", "127.0.0.1.evil.example"]
+        {
+            assert!(!is_host_of_this_machine(Some(other)), "{other}");
+        }
     }
 
     #[test]

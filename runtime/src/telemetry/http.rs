@@ -1,10 +1,10 @@
 //! The HTTP endpoint of a node. What it shows, anybody may read who reaches the address; what changes something wants the token.
 
-use super::access::{Allowance, Token};
-use super::metrics;
+use super::access::{Allowance, Token, is_host_of_this_machine};
+use super::{dashboard, metrics, orders};
 use crate::admin::report;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -13,7 +13,6 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry;
 use slowmo_actors::context::NodeContext;
-use slowmo_actors::membership::MembershipMessage;
 use slowmo_actors::status::Standing;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,6 +25,8 @@ use tokio::task::AbortHandle;
 pub const CONNECTIONS_MAX: usize = 64;
 /// How long a connection may be silent before its next request.
 pub const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// How long a connection may last: a reader that stands still holds it, and a page connects anew.
+pub const CONNECTION_MAX: Duration = Duration::from_secs(20 * 60);
 /// How long the listener rests after the system refused a connection: descriptors may have run out.
 const REST: Duration = Duration::from_millis(100);
 
@@ -55,10 +56,13 @@ pub struct Endpoint {
 }
 
 /// What requests are answered with.
-struct Served {
-    context: Arc<NodeContext>,
+pub(super) struct Served {
+    pub(super) context: Arc<NodeContext>,
     registry: Registry,
-    token: Option<Token>,
+    pub(super) token: Option<Token>,
+    /// Only this machine reaches the address.
+    is_local: bool,
+    pub(super) pages: Arc<Semaphore>,
     allowance: Mutex<Allowance>,
 }
 
@@ -78,7 +82,8 @@ impl Endpoint {
         let address = listener.local_addr().map_err(failed)?;
         let registry = metrics::registry(Arc::clone(&context));
         let allowance = Mutex::new(Allowance::new(Instant::now()));
-        let router = router(Arc::new(Served { context, registry, token, allowance }));
+        let (is_local, pages) = (address.ip().is_loopback(), Arc::new(Semaphore::new(dashboard::PAGES_MAX)));
+        let router = router(Arc::new(Served { context, registry, token, is_local, pages, allowance }));
         let serving = tokio::spawn(accept(listener, router)).abort_handle();
         Ok(Self { address, serving })
     }
@@ -117,25 +122,39 @@ async fn accept(listener: TcpListener, router: Router) {
 async fn converse(connection: TcpStream, router: Router) {
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(SILENCE_MAX);
-    if let Err(error) = http.serve_connection(TokioIo::new(connection), TowerToHyperService::new(router)).await {
+    let served = http.serve_connection(TokioIo::new(connection), TowerToHyperService::new(router));
+    if let Ok(Err(error)) = tokio::time::timeout(CONNECTION_MAX, served).await {
         tracing::debug!(%error, "an HTTP connection ended");
     }
 }
 
 fn router(served: Arc<Served>) -> Router {
     Router::new()
+        .route("/", get(dashboard::page))
+        .route("/dashboard.js", get(dashboard::script))
+        .route("/state.js", get(dashboard::state_script))
+        .route("/draw.js", get(dashboard::draw_script))
+        .route("/dashboard.css", get(dashboard::style))
+        .route("/stream", get(dashboard::stream))
         .route("/metrics", get(show_metrics))
         .route("/status", get(show_status))
         .route("/live", get(|| async { "alive\n" }))
         .route("/ready", get(show_ready))
-        .route("/drain", post(drain))
-        .route("/dump", post(dump))
+        .route("/drain", post(orders::drain))
+        .route("/scale", post(orders::scale))
+        .route("/dump", post(orders::dump))
         .layer(from_fn_with_state(Arc::clone(&served), put_off))
         .with_state(served)
 }
 
-/// Answers only so often.
+/// Answers only so often, and on a loopback address only what was asked of this machine by name: a page of elsewhere whose name was made
+/// to lead here must not read what this node shows.
 async fn put_off(State(served): State<Arc<Served>>, request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    if served.is_local && !is_host_of_this_machine(host) {
+        let why = "this address is served to this machine only: ask localhost or 127.0.0.1, and let a proxy send such a Host\n";
+        return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
+    }
     let allowed = served.allowance.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
     if allowed { next.run(request).await } else { (StatusCode::TOO_MANY_REQUESTS, "asked too often: wait a second\n").into_response() }
 }
@@ -156,29 +175,4 @@ async fn show_ready(State(served): State<Arc<Served>>) -> Response {
     let standing = served.context.status.read().standing;
     let status = if standing == Standing::Member { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, format!("{standing:?}\n").to_lowercase()).into_response()
-}
-
-async fn drain(State(served): State<Arc<Served>>, headers: HeaderMap) -> Response {
-    obey(&served, &headers, |context| {
-        tracing::info!("told over HTTP to drain");
-        context.actors.tell_membership(MembershipMessage::Drain);
-        "draining\n"
-    })
-}
-
-async fn dump(State(served): State<Arc<Served>>, headers: HeaderMap) -> Response {
-    obey(&served, &headers, |context| {
-        context.recorder.dump("asked for over HTTP");
-        "the last events are being written\n"
-    })
-}
-
-/// Carries out an order that brings the token.
-fn obey(served: &Served, headers: &HeaderMap, order: impl FnOnce(&NodeContext) -> &'static str) -> Response {
-    let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    match &served.token {
-        Some(token) if token.is_given_by(authorization) => (StatusCode::ACCEPTED, order(&served.context)).into_response(),
-        Some(_) => (StatusCode::UNAUTHORIZED, "orders want the token: Authorization: Bearer TOKEN\n").into_response(),
-        None => (StatusCode::FORBIDDEN, "this node takes no orders over HTTP: give http_token_file\n").into_response(),
-    }
 }

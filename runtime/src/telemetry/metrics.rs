@@ -114,6 +114,8 @@ fn training(writer: &mut Writer<'_>, report: &Report) -> fmt::Result {
         writer.gauge("loss", "What the training reported last", None, loss.loss)?;
         writer.gauge("loss_step", "The inner step of that", None, loss.step as f64)?;
     }
+    let measures = report.measures.iter().map(|(name, measure)| (name.as_str(), measure.value));
+    writer.gauges(("measure", "What the training reported last, by name"), "name", measures)?;
     if let Some(disagreement) = report.disagreement {
         let help = "Distance of this node's model from what became of it, by its norm, over a sample of chunks";
         writer.gauge("disagreement", help, Some(&Unit::Other("ratio".to_owned())), f64::from(disagreement))?;

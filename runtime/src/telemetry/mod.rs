@@ -1,19 +1,25 @@
-//! What a node shows of itself over HTTP (key `http`): metrics for Prometheus, its status, whether it lives and is ready, orders.
+//! What a node shows of itself over HTTP (key `http`): a page of the whole cluster, metrics for Prometheus, its status, whether it lives
+//! and is ready; and the orders that it takes.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `metrics` | the metrics of a node in Prometheus' text format |
 //! | `process` | memory and descriptors of this process |
 //! | `http` | the endpoint: connections, bounds, who may do what |
+//! | `dashboard` | the page, and the stream of server-sent events that fills it; `page/` are its files |
+//! | `orders` | drain, scale, dump |
 //! | `access` | the token, and how often anything may be asked |
 
 mod access;
+mod dashboard;
 mod http;
 mod metrics;
+mod orders;
 mod process;
 
 pub use access::AccessError;
 pub(crate) use access::Token;
 pub use access::{REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX, TOKEN_BYTES_MIN};
+pub use dashboard::PAGES_MAX;
 pub(crate) use http::Endpoint;
-pub use http::{CONNECTIONS_MAX, HttpError, SILENCE_MAX};
+pub use http::{CONNECTION_MAX, CONNECTIONS_MAX, HttpError, SILENCE_MAX};

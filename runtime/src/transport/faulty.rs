@@ -254,6 +254,10 @@ impl Transport for FaultyTransport {
         }
     }
 
+    fn sent_to(&self, node: NodeId) -> u64 {
+        self.inner.sent_to(node)
+    }
+
     fn traffic(&self) -> Traffic {
         self.inner.traffic()
     }

@@ -172,6 +172,10 @@ impl Transport for MemoryTransport {
         self.node.sessions.outgoing(node).map(|_| ROUND_TRIP)
     }
 
+    fn sent_to(&self, _node: NodeId) -> u64 {
+        0
+    }
+
     fn knock(&self, node: NodeId) {
         self.node.knock(node);
     }

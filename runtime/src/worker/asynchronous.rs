@@ -115,6 +115,14 @@ impl AsyncWorker {
         }
     }
 
+    /// See [`crate::Worker::report`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn report(&self, name: &str, value: f64) -> Result<(), WorkerError> {
+        self.session.as_ref().map_or(Ok(()), |session| session.report(name, value))
+    }
+
     /// See [`crate::Worker::resumed`].
     #[must_use]
     pub fn resumed(&self) -> Option<ResumedFrom> {

@@ -128,6 +128,15 @@ impl Worker {
         }
     }
 
+    /// Takes note of a measure of the training code's own (an accuracy, a rate) of the inner step under way, which the page, `status` and
+    /// the metrics show beside the loss. Costs next to nothing, never waits.
+    ///
+    /// # Errors
+    /// The name is empty or too long, or one too many; nothing is shown under it then.
+    pub fn report(&self, name: &str, value: f64) -> Result<(), WorkerError> {
+        self.session.as_ref().map_or(Ok(()), |session| session.report(name, value))
+    }
+
     /// The checkpoint that the founding of this training goes on from, if it does (keys `checkpoints` and `resume`). A node that joins goes
     /// on from the others instead.
     #[must_use]

@@ -1,9 +1,10 @@
-//! Datagrams: what nodes tell each other about who is alive. Any of them may be lost, doubled or late.
+//! Datagrams: what nodes tell each other about who is alive, and about themselves while somebody watches. Any of them may be lost,
+//! doubled or late.
 
 #[cfg(test)]
 pub(super) mod tests;
 
-use super::{DATAGRAM_BYTES_MAX, DecodeError, EncodeError, bounded};
+use super::{Brief, DATAGRAM_BYTES_MAX, DecodeError, EncodeError, bounded};
 use crate::ident::{Incarnation, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -11,14 +12,14 @@ use serde::{Deserialize, Serialize};
 pub const LIFE_UPDATES_MAX: usize = DATAGRAM_BYTES_MAX / 26;
 
 /// A datagram.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Datagram {
     /// Protocol version 1.
     V1(Content),
 }
 
 /// What a datagram carries.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Content {
     /// Asks for any sign of life.
     Ask,
@@ -26,6 +27,15 @@ pub enum Content {
     Answer,
     /// A message of the SWIM protocol.
     Swim(SwimPacket),
+    /// Asks for a brief: somebody watches the sender's page.
+    AskBrief {
+        /// With what happened after this, in microseconds since 1970 by the receiver's clock.
+        since_us: u64,
+    },
+    /// The brief.
+    Brief(Box<Brief>),
+    /// Asks the receiver to hand over and leave: an operator gave the order to the sender.
+    Drain,
 }
 
 /// One message of the SWIM protocol, with news of other nodes.

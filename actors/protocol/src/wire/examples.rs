@@ -243,5 +243,29 @@ pub(super) fn preface(listen: SocketAddr, bulk: bool) -> Preface {
 /// One example of every datagram; their golden bytes are beside them.
 pub(super) fn datagrams() -> Vec<Datagram> {
     let swim = swim_messages().map(|message| Content::Swim(packet(message, 3)));
-    [Content::Ask, Content::Answer].into_iter().chain(swim).map(Datagram::V1).collect()
+    let watching = [Content::AskBrief { since_us: 7 }, Content::Brief(Box::new(brief())), Content::Drain];
+    [Content::Ask, Content::Answer].into_iter().chain(swim).chain(watching).map(Datagram::V1).collect()
+}
+
+/// A brief with one of each.
+pub(super) fn brief() -> Brief {
+    let Header { lineage, epoch, round, incarnation, sender, .. } = header();
+    Brief {
+        incarnation,
+        at_us: 9,
+        stands: Stands::Member,
+        lineage,
+        epoch,
+        round,
+        step: Step(24),
+        measures: vec![Measure { name: "loss".to_owned(), step: Step(24), value: 0.5 }],
+        disagreement: Some(0.25),
+        weight: Some(1.0),
+        waits: false,
+        http: Some(([127, 0, 0, 1], 7070).into()),
+        sent_bytes: 10,
+        received_bytes: 11,
+        links: vec![Link { to: sender, sent_bytes: 12, round_trip_us: 13 }],
+        happened: vec![Happened { at_us: 8, what: "node 3 is dead".to_owned() }],
+    }
 }

@@ -4,6 +4,7 @@
 //! implementations of the same format read too, so that the crate can be swapped.
 
 pub(crate) mod bounded;
+mod brief;
 mod bulk;
 mod control;
 #[cfg(test)]
@@ -16,6 +17,9 @@ mod golden;
 #[cfg(test)]
 mod hostile;
 
+pub use brief::{
+    Brief, HAPPENED_BYTES_MAX, HAPPENED_MAX, Happened, LINKS_MAX, Link, MEASURE_NAME_BYTES_MAX, MEASURES_MAX, Measure, Stands,
+};
 pub use bulk::{Bulk, BulkHeader};
 pub use control::{
     Contributed, Contribution, DIFFERENCES_BYTES_MAX, Frame, Header, Hello, JoinRefusal, Message, Preface, RefusalReason, Standing,

@@ -214,9 +214,11 @@ pub mod tests {
             push_sum_weight_doubled: 0.0,
             disagreement: Some(0.01),
             loss: Some(LossReport { step, loss: 0.5 }),
+            measures: std::collections::BTreeMap::new(),
             gossip: None,
             checkpoints: None,
             waiting_for: None,
+            http: None,
             events: vec![EventReport { at_us: 1_700_000_000_000_000 + node, what: "node-2 joined in round-3".to_owned() }],
         }
     }

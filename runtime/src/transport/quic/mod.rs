@@ -152,6 +152,12 @@ impl Transport for QuicTransport {
         self.node.sessions.outgoing(node).map(|outgoing| outgoing.control_connection.rtt())
     }
 
+    fn sent_to(&self, node: NodeId) -> u64 {
+        let sent = |connection: &Connection| connection.stats().udp_tx.bytes;
+        let both = |outgoing: Arc<Outgoing>| sent(&outgoing.control_connection) + sent(&outgoing.bulk_connection);
+        self.node.sessions.outgoing(node).map_or(0, both)
+    }
+
     fn knock(&self, node: NodeId) {
         if let Some(address) = self.node.sessions.address(node) {
             knock::knock(&self.node, node, address);

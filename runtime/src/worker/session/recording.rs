@@ -1,12 +1,19 @@
 //! What a worker says of its training, for whoever keeps it.
 
 use super::{Follower, Session};
+use crate::error::WorkerError;
 use slowmo_actors::worker::Basis;
 
 impl Session {
     /// Takes note of the loss of the current inner step.
     pub fn report_loss(&self, loss: f64) {
         self.node.report_loss(self.step, loss);
+    }
+
+    /// Takes note of a measure of the current inner step.
+    pub fn report(&self, name: &str, value: f64) -> Result<(), WorkerError> {
+        let refused = || WorkerError::NoSuchMeasure { name: name.to_owned() };
+        self.node.report(self.step, name, value).then_some(()).ok_or_else(refused)
     }
 
     /// What this worker's part of a contribution is made from, where that is recorded.

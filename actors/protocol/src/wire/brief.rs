@@ -1,0 +1,155 @@
+//! What a node tells of itself in one datagram, to a node whose page somebody watches. Nothing is decided by it.
+
+use super::{Content, DATAGRAM_BYTES_MAX, Datagram, bounded};
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, Step};
+use serde::{Deserialize, Serialize, Serializer};
+use std::net::SocketAddr;
+
+/// Most values that a training reports under names of its own.
+pub const MEASURES_MAX: usize = 4;
+/// Longest such name, in bytes.
+pub const MEASURE_NAME_BYTES_MAX: usize = 24;
+/// Most links in a brief: those over which most went.
+pub const LINKS_MAX: usize = 16;
+/// Most events in a brief.
+pub const HAPPENED_MAX: usize = 4;
+/// Longest event, in bytes; a longer one is cut.
+pub const HAPPENED_BYTES_MAX: usize = 120;
+
+/// A node in one datagram.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Brief {
+    /// Which start of it.
+    pub incarnation: Incarnation,
+    /// Its clock, in microseconds since 1970.
+    pub at_us: u64,
+    /// Where it stands.
+    pub stands: Stands,
+    /// The model history.
+    pub lineage: Lineage,
+    /// The view's number.
+    pub epoch: Epoch,
+    /// The next round.
+    pub round: Round,
+    /// The inner step that its training reported of last.
+    pub step: Step,
+    /// What that said, by name.
+    #[serde(deserialize_with = "bounded::list::<_, _, MEASURES_MAX>")]
+    pub measures: Vec<Measure>,
+    /// `‖x − x̄‖ / ‖x̄‖` when it last contributed.
+    pub disagreement: Option<f32>,
+    /// Push-sum weight of its numerators, if it gossips.
+    pub weight: Option<f64>,
+    /// Whether no round can be decided, as far as it knows.
+    pub waits: bool,
+    /// Where its page is served, if it is.
+    pub http: Option<SocketAddr>,
+    /// UDP payload that it sent, in bytes.
+    pub sent_bytes: u64,
+    /// UDP payload that it received, in bytes.
+    pub received_bytes: u64,
+    /// Its links to others, the busiest first.
+    #[serde(deserialize_with = "bounded::list::<_, _, LINKS_MAX>")]
+    pub links: Vec<Link>,
+    /// What happened since the time that was asked for, oldest first; more may follow.
+    #[serde(deserialize_with = "bounded::list::<_, _, HAPPENED_MAX>")]
+    pub happened: Vec<Happened>,
+}
+
+/// Where a node stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stands {
+    /// It has met nobody, or waits for the founding.
+    #[default]
+    Founding,
+    /// It asks to be admitted.
+    Joining,
+    /// It is a member.
+    Member,
+    /// It is a member that leaves.
+    Leaving,
+    /// It has left.
+    Left,
+}
+
+/// A value that a training reports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measure {
+    /// Its name.
+    #[serde(serialize_with = "name", deserialize_with = "bounded::text::<_, MEASURE_NAME_BYTES_MAX>")]
+    pub name: String,
+    /// The inner step.
+    pub step: Step,
+    /// The value.
+    pub value: f64,
+}
+
+/// One direction between two nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// To whom.
+    pub to: NodeId,
+    /// UDP payload that was sent there since the connection began, in bytes.
+    pub sent_bytes: u64,
+    /// The smoothed round trip, in microseconds; 0 where it was not measured.
+    pub round_trip_us: u32,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Happened {
+    /// When, in microseconds since 1970 by the teller's clock.
+    pub at_us: u64,
+    /// What, for a person.
+    #[serde(serialize_with = "what", deserialize_with = "bounded::text::<_, HAPPENED_BYTES_MAX>")]
+    pub what: String,
+}
+
+fn name<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    bounded::cut::<_, MEASURE_NAME_BYTES_MAX>(text, serializer)
+}
+
+fn what<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    bounded::cut::<_, HAPPENED_BYTES_MAX>(text, serializer)
+}
+
+impl Brief {
+    /// The datagram, with as much as it has room for: of events the oldest, of links the busiest.
+    #[must_use]
+    pub fn fitted(mut self) -> Datagram {
+        self.measures.truncate(MEASURES_MAX);
+        self.links.truncate(LINKS_MAX);
+        self.happened.truncate(HAPPENED_MAX);
+        loop {
+            let datagram = Datagram::V1(Content::Brief(Box::new(self.clone())));
+            let fits = super::encoded_bytes(&datagram) <= DATAGRAM_BYTES_MAX;
+            // Two events stay where there are any: links change every second, and what happened is told once.
+            let shortened = fits || if self.happened.len() > 2 { self.happened.pop().is_some() } else { self.links.pop().is_some() };
+            if fits || !shortened {
+                return datagram;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::examples;
+    use super::*;
+
+    #[test]
+    fn as_much_as_fits_is_told() {
+        let long = |at_us| Happened { at_us, what: "ä".repeat(200) };
+        let link = |to| Link { to: NodeId(to), sent_bytes: u64::MAX, round_trip_us: 7 };
+        let measure = Measure { name: "a name that is longer than a name may be".to_owned(), step: Step(1), value: 0.5 };
+        let mut brief = examples::brief();
+        (brief.happened, brief.links) = ((0..100).map(long).collect(), (0..100).map(link).collect());
+        brief.measures = vec![measure; 100];
+        let bytes = brief.fitted().encode().unwrap();
+        let Ok(Datagram::V1(Content::Brief(read))) = Datagram::decode(&bytes) else { panic!("no brief") };
+        assert_eq!(read.measures.len(), MEASURES_MAX);
+        assert_eq!(read.measures[0].name.len(), MEASURE_NAME_BYTES_MAX);
+        assert!(read.happened.len() >= 2 && read.happened[0].at_us == 0 && read.happened[1].what.len() == HAPPENED_BYTES_MAX);
+        assert!(read.links.len() > 8 && read.links[0].to == NodeId(0), "{}", read.links.len());
+    }
+}

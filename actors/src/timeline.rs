@@ -1,0 +1,143 @@
+//! What a node saw over time, for whoever opens its page later: the last decided rounds, and what the training reported, thinned out.
+
+use crate::metrics::round_name;
+use crate::status::unix_us;
+use slowmo_protocol::coordinator::Outcome;
+use slowmo_protocol::ident::{NodeId, Step};
+use slowmo_protocol::time::Span;
+use slowmo_protocol::wire::MEASURES_MAX;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Rounds that are kept.
+pub const ROUNDS_MAX: usize = 240;
+/// Points of a curve; a longer one keeps every second of them, and so on.
+pub const CURVE_POINTS_MAX: usize = 512;
+/// The curve of the node's distance from the mean.
+pub const DISAGREEMENT: &str = "disagreement";
+
+/// One decided round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoundNote {
+    /// Which.
+    pub round: u64,
+    /// When this node applied it, in microseconds since 1970.
+    pub at_us: u64,
+    /// Its kind, as metrics name it.
+    pub kind: &'static str,
+    /// The inner step after it.
+    pub step: u64,
+    /// Members of the view that it left.
+    pub members: Vec<NodeId>,
+    /// Whose contributions it averaged.
+    pub contributors: Vec<NodeId>,
+    /// From the moment when all contributions were on their way until it was decided, in microseconds.
+    pub published_us: u64,
+}
+
+/// Values over inner steps: all of them, or one of so many.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    points: Vec<(u64, f64)>,
+    every: u64,
+    left_out: u64,
+}
+
+impl Default for Curve {
+    fn default() -> Self {
+        Self { points: Vec::new(), every: 1, left_out: 0 }
+    }
+}
+
+impl Curve {
+    /// Inner steps and values, ascending; at most [`CURVE_POINTS_MAX`].
+    #[must_use]
+    pub fn points(&self) -> &[(u64, f64)] {
+        &self.points
+    }
+
+    /// One more value.
+    pub fn push(&mut self, step: Step, value: f64) {
+        self.left_out += 1;
+        if self.left_out < self.every {
+            return;
+        }
+        self.left_out = 0;
+        if self.points.len() == CURVE_POINTS_MAX {
+            let mut keeps = false;
+            self.points.retain(|_| {
+                keeps = !keeps;
+                keeps
+            });
+            self.every = self.every.saturating_mul(2);
+        }
+        self.points.push((step.0, value));
+    }
+}
+
+/// Rounds and curves of one node.
+#[derive(Clone, Debug, Default)]
+pub struct Timeline {
+    rounds: VecDeque<RoundNote>,
+    curves: BTreeMap<String, Curve>,
+}
+
+impl Timeline {
+    /// A round was decided.
+    pub fn decided(&mut self, outcome: &Outcome, disagreement: Option<f32>, published: Span) {
+        if self.rounds.len() == ROUNDS_MAX {
+            self.rounds.pop_front();
+        }
+        self.rounds.push_back(RoundNote {
+            round: outcome.round.0,
+            at_us: unix_us(),
+            kind: round_name(outcome.terms.kind),
+            step: outcome.terms.next_step().0,
+            members: outcome.view.ids().collect(),
+            contributors: outcome.contributors.clone(),
+            published_us: published.0,
+        });
+        if let Some(disagreement) = disagreement {
+            self.push(DISAGREEMENT, outcome.terms.step, f64::from(disagreement));
+        }
+    }
+
+    /// The training reported something.
+    pub fn measured(&mut self, name: &str, step: Step, value: f64) {
+        self.push(name, step, value);
+    }
+
+    fn push(&mut self, name: &str, step: Step, value: f64) {
+        if let Some(curve) = self.curves.get_mut(name) {
+            curve.push(step, value);
+        } else if self.curves.len() <= MEASURES_MAX {
+            self.curves.entry(name.to_owned()).or_default().push(step, value);
+        }
+    }
+
+    /// The kept rounds that were applied after this time, oldest first.
+    pub fn rounds_after(&self, at_us: u64) -> impl Iterator<Item = &RoundNote> {
+        self.rounds.iter().filter(move |note| note.at_us > at_us)
+    }
+
+    /// The curves by name.
+    pub fn curves(&self) -> impl Iterator<Item = (&str, &Curve)> {
+        self.curves.iter().map(|(name, curve)| (name.as_str(), curve))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_curve_is_thinned_out_and_keeps_its_span() {
+        let mut curve = Curve::default();
+        for step in 0..100_000 {
+            curve.push(Step(step), step as f64);
+        }
+        let points = curve.points();
+        assert!((CURVE_POINTS_MAX / 2..=CURVE_POINTS_MAX).contains(&points.len()), "{}", points.len());
+        assert!(points[0].0 < 512 && points[points.len() - 1].0 > 99_000);
+        assert!(points.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    }
+}

@@ -1,0 +1,205 @@
+//! What this node knows of the others while somebody watches its page: it asks them every second, and each tells of itself in one
+//! datagram. Where nobody watches, nothing is sent. Nothing is decided by it.
+
+use crate::context::NodeContext;
+use crate::membership::MembershipMessage;
+use crate::status::{NodeStatus, Standing, unix_us};
+use bytes::Bytes;
+use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::time::{Instant, Span};
+use slowmo_protocol::wire::{Brief, Content, Datagram, Happened, Link, Measure, Stands};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// How often the others are asked.
+pub const ASK_INTERVAL: Span = Span::from_millis(900);
+/// Most briefs that this node sends in a second, whoever asks.
+pub const BRIEFS_PER_SECOND_MAX: u32 = 64;
+/// Events of other nodes that are kept.
+pub const EVENTS_KEPT_MAX: usize = 256;
+/// An order to another node is sent so often, as datagrams may be lost.
+pub const ORDERS_SENT: u32 = 5;
+/// The time between.
+pub const ORDER_INTERVAL: Duration = Duration::from_millis(300);
+
+/// What another node told.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Its last brief.
+    pub brief: Brief,
+    /// When that came.
+    pub at: Instant,
+}
+
+/// What is known of the others.
+#[derive(Debug, Default)]
+pub struct Watching {
+    state: Mutex<State>,
+    http: OnceLock<SocketAddr>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Members of the view only.
+    seen: BTreeMap<NodeId, Seen>,
+    events: VecDeque<(NodeId, Happened)>,
+    asked: Option<Instant>,
+    /// The second under way, and the briefs that were sent in it.
+    told: (u64, u32),
+}
+
+impl Watching {
+    /// Where this node's page is served.
+    pub fn is_served_at(&self, address: SocketAddr) {
+        // Set once: a node has one endpoint.
+        let _ = self.http.set(address);
+    }
+
+    /// Where that is, if it is.
+    #[must_use]
+    pub fn served_at(&self) -> Option<SocketAddr> {
+        self.http.get().copied()
+    }
+
+    /// Asks the members, unless it did so a moment ago. Called for as long as somebody watches.
+    pub fn ask(&self, context: &NodeContext) {
+        let now = context.clock.now();
+        let mut state = self.lock();
+        if state.asked.is_some_and(|asked| now.since(asked) < ASK_INTERVAL) {
+            return;
+        }
+        state.asked = Some(now);
+        let members: Vec<NodeId> = context.status.read().members.iter().map(|member| member.id).collect();
+        state.seen.retain(|node, _| members.contains(node));
+        for node in members.into_iter().filter(|node| *node != context.settings.identity.node) {
+            let heard = state.events.iter().filter(|(teller, _)| *teller == node).map(|(_, happened)| happened.at_us).max();
+            send(context, node, &Datagram::V1(Content::AskBrief { since_us: heard.unwrap_or(0) }));
+        }
+    }
+
+    /// Answers a node that asks.
+    pub fn tell(&self, context: &NodeContext, to: NodeId, since_us: u64) {
+        let second = context.clock.now().0 / 1_000_000;
+        let told = {
+            let mut state = self.lock();
+            let told = if state.told.0 == second { state.told.1 } else { 0 };
+            state.told = (second, told.saturating_add(1));
+            told
+        };
+        if told < BRIEFS_PER_SECOND_MAX {
+            send(context, to, &self.brief(context, since_us).fitted());
+        }
+    }
+
+    /// Takes what a member tells. What happened is taken once, however often it is told.
+    pub fn take(&self, context: &NodeContext, from: NodeId, brief: Brief) {
+        if !context.status.read().members.iter().any(|member| member.id == from) {
+            return;
+        }
+        let mut state = self.lock();
+        let heard = state.events.iter().filter(|(teller, _)| *teller == from).map(|(_, happened)| happened.at_us).max();
+        let news = brief.happened.iter().filter(|happened| heard.is_none_or(|heard| happened.at_us > heard));
+        let news: Vec<_> = news.map(|happened| (from, happened.clone())).collect();
+        state.events.extend(news);
+        let over = state.events.len().saturating_sub(EVENTS_KEPT_MAX);
+        state.events.drain(..over);
+        state.seen.insert(from, Seen { brief, at: context.clock.now() });
+    }
+
+    /// The members that were heard of.
+    #[must_use]
+    pub fn seen(&self) -> BTreeMap<NodeId, Seen> {
+        self.lock().seen.clone()
+    }
+
+    /// What happened at others, as it was heard of.
+    #[must_use]
+    pub fn events(&self) -> Vec<(NodeId, Happened)> {
+        self.lock().events.iter().cloned().collect()
+    }
+
+    /// This node in brief, with all that happened since a time.
+    #[must_use]
+    pub fn brief(&self, context: &NodeContext, since_us: u64) -> Brief {
+        let (status, traffic) = (context.status.read(), context.transport.traffic());
+        let measures = status.measures.iter().map(|(name, (step, value))| Measure { name: name.clone(), step: *step, value: *value });
+        let happened = status.events.iter().filter(|event| event.at_us > since_us);
+        let waits = status.waiting_for.is_some() || status.waiting_to_join.is_some();
+        Brief {
+            incarnation: context.settings.identity.incarnation,
+            at_us: unix_us(),
+            stands: stands(status.standing),
+            lineage: status.lineage,
+            epoch: status.epoch,
+            round: status.round,
+            step: status.measures.values().map(|(step, _)| *step).fold(status.step, Ord::max),
+            measures: measures.collect(),
+            disagreement: status.disagreement,
+            weight: status.gossip.as_ref().map(|gossip| gossip.weight),
+            waits,
+            http: self.served_at(),
+            sent_bytes: traffic.sent_bytes,
+            received_bytes: traffic.received_bytes,
+            happened: happened.map(|event| Happened { at_us: event.at_us, what: event.what.clone() }).collect(),
+            links: links(context, &status),
+        }
+    }
+
+    /// Asks another node, again and again for a moment, to hand over and leave. Must be called inside a tokio runtime.
+    pub fn order_drain(context: &Arc<NodeContext>, node: NodeId) {
+        let context = Arc::clone(context);
+        tokio::spawn(async move {
+            for _ in 0..ORDERS_SENT {
+                send(&context, node, &Datagram::V1(Content::Drain));
+                tokio::time::sleep(ORDER_INTERVAL).await;
+            }
+        });
+    }
+
+    /// Another node passes an operator's order on.
+    pub fn ordered_to_drain(context: &NodeContext, from: NodeId) {
+        if matches!(context.status.read().standing, Standing::Leaving | Standing::Left) {
+            return;
+        }
+        context.status.event(format!("told by {from} to drain"));
+        context.actors.tell_membership(MembershipMessage::Drain);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn send(context: &NodeContext, to: NodeId, datagram: &Datagram) {
+    let sent = datagram.encode().map_err(|error| error.to_string());
+    let sent = sent.and_then(|bytes| context.transport.send_datagram(to, Bytes::from(bytes)).map_err(|error| error.to_string()));
+    if let Err(error) = sent {
+        tracing::trace!(%to, error, "datagram not sent");
+    }
+}
+
+fn stands(standing: Standing) -> Stands {
+    match standing {
+        Standing::Founding => Stands::Founding,
+        Standing::Joining => Stands::Joining,
+        Standing::Member => Stands::Member,
+        Standing::Leaving => Stands::Leaving,
+        Standing::Left => Stands::Left,
+    }
+}
+
+/// This node's links to the members, the busiest first.
+fn links(context: &NodeContext, status: &NodeStatus) -> Vec<Link> {
+    let own = context.settings.identity.node;
+    let others = status.members.iter().map(|member| member.id).filter(|node| *node != own);
+    let link = |to| {
+        let round_trip = context.transport.round_trip(to).unwrap_or_default();
+        let round_trip_us = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX);
+        Link { to, sent_bytes: context.transport.sent_to(to), round_trip_us }
+    };
+    let mut links: Vec<Link> = others.map(link).collect();
+    links.sort_by_key(|link| std::cmp::Reverse(link.sent_bytes));
+    links
+}

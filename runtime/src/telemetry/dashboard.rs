@@ -1,0 +1,303 @@
+//! The page of the cluster, which any node serves, and the stream of server-sent events that fills it.
+//!
+//! What a node knows of others it asks them for only while a page is open ([`slowmo_actors::watching`]). The page needs nothing from
+//! elsewhere: its files are in the binary.
+
+use super::http::Served;
+use crate::admin::{Report, report};
+use crate::launcher;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::Stream;
+use serde::Serialize;
+use slowmo_actors::context::NodeContext;
+use slowmo_actors::status::unix_us;
+use slowmo_actors::timeline::RoundNote;
+use slowmo_protocol::ident::{NodeId, ShardId};
+use slowmo_protocol::shards::{Layout, ShardMap};
+use slowmo_protocol::wire::{Brief, Stands};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+
+/// Pages that are open at one time; the other connections stay for whoever reads metrics.
+pub const PAGES_MAX: usize = 16;
+/// How often a page is told.
+const TELL_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a page is told before it must connect anew.
+const TOLD_MAX: u32 = 900;
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+/// Nothing is loaded from elsewhere, and nobody else shows the page as a part of theirs.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'";
+
+/// The page.
+pub(super) async fn page() -> Response {
+    file("text/html; charset=utf-8", include_str!("page/index.html"))
+}
+
+/// What it runs.
+pub(super) async fn script() -> Response {
+    file(SCRIPT, include_str!("page/dashboard.js"))
+}
+
+/// What that knows.
+pub(super) async fn state_script() -> Response {
+    file(SCRIPT, include_str!("page/state.js"))
+}
+
+/// How that draws.
+pub(super) async fn draw_script() -> Response {
+    file(SCRIPT, include_str!("page/draw.js"))
+}
+
+/// How it looks.
+pub(super) async fn style() -> Response {
+    file("text/css; charset=utf-8", include_str!("page/dashboard.css"))
+}
+
+fn file(kind: &'static str, text: &'static str) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, text).into_response()
+}
+
+/// The stream: what was before, then every second what is now.
+pub(super) async fn stream(State(served): State<Arc<Served>>) -> Response {
+    let Ok(permit) = Arc::clone(&served.pages).try_acquire_owned() else {
+        let why = format!("{PAGES_MAX} pages are open already: close one, or open another node's\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+    };
+    Sse::new(telling(Teller::new(served, permit))).into_response()
+}
+
+fn telling(teller: Teller) -> impl Stream<Item = Result<Event, Infallible>> {
+    futures_util::stream::unfold(teller, |mut teller| async move {
+        if teller.told > 0 {
+            tokio::time::sleep(TELL_INTERVAL).await;
+        }
+        let told = (teller.told < TOLD_MAX).then(|| teller.tell())?;
+        let event = Event::default().json_data(told).unwrap_or_else(|error| Event::default().comment(error.to_string()));
+        Some((Ok(event), teller))
+    })
+}
+
+/// What one page is told, and was told already.
+struct Teller {
+    served: Arc<Served>,
+    _permit: OwnedSemaphorePermit,
+    told: u32,
+    rounds_until_us: u64,
+    shards: Option<(u64, usize)>,
+    events: Vec<EventNote>,
+}
+
+/// One message to the page. What did not change since the last one is left out.
+#[derive(Serialize)]
+struct Told {
+    at_us: u64,
+    /// Only the first time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    before: Option<Before>,
+    report: Report,
+    nodes: Vec<NodeNote>,
+    rounds: Vec<Round>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shards: Option<Shards>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events: Option<Vec<EventNote>>,
+}
+
+/// What a page must know once.
+#[derive(Serialize)]
+struct Before {
+    version: &'static str,
+    /// Whether the node takes orders at all.
+    orders: bool,
+    /// Whether somebody can start further nodes.
+    scales: bool,
+    replicas: usize,
+    /// By name, of this node: inner steps and values.
+    curves: BTreeMap<String, Vec<(u64, f64)>>,
+}
+
+#[derive(Serialize)]
+struct NodeNote {
+    node: u64,
+    address: String,
+    devices: u16,
+    alive: bool,
+    /// What it told last, and how long ago; nothing where it has not answered yet.
+    brief: Option<BriefNote>,
+}
+
+#[derive(Serialize)]
+struct BriefNote {
+    age_ms: u64,
+    standing: &'static str,
+    round: u64,
+    step: u64,
+    measures: BTreeMap<String, f64>,
+    disagreement: Option<f32>,
+    weight: Option<f64>,
+    waits: bool,
+    http: Option<String>,
+    /// The teller's clock, so that rates do not depend on when a brief arrived.
+    at_us: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+    links: Vec<LinkNote>,
+}
+
+#[derive(Serialize)]
+struct LinkNote {
+    to: u64,
+    sent_bytes: u64,
+    round_trip_us: u32,
+}
+
+#[derive(Serialize)]
+struct Round {
+    round: u64,
+    at_us: u64,
+    kind: &'static str,
+    step: u64,
+    members: Vec<u64>,
+    contributors: Vec<u64>,
+    published_us: u64,
+}
+
+/// Who holds which shard of the slow momentum: per shard its owner first, then its replicas.
+#[derive(Serialize)]
+struct Shards {
+    epoch: u64,
+    elements: usize,
+    holders: Vec<Vec<u64>>,
+}
+
+#[derive(Clone, PartialEq, Serialize)]
+struct EventNote {
+    at_us: u64,
+    node: u64,
+    what: String,
+}
+
+impl Teller {
+    fn new(served: Arc<Served>, permit: OwnedSemaphorePermit) -> Self {
+        Self { served, _permit: permit, told: 0, rounds_until_us: 0, shards: None, events: Vec::new() }
+    }
+
+    fn tell(&mut self) -> Told {
+        let served = Arc::clone(&self.served);
+        let context = &served.context;
+        context.watching.ask(context);
+        let report = report(context);
+        let before = (self.told == 0).then(|| before(&served));
+        self.told += 1;
+        let nodes = nodes(context, &report);
+        let (rounds, shards, events) = (self.rounds(context), self.shards(context), self.events(context, &report));
+        Told { at_us: unix_us(), before, report, nodes, rounds, shards, events }
+    }
+
+    fn rounds(&mut self, context: &NodeContext) -> Vec<Round> {
+        let rounds: Vec<Round> = context.status.timeline(|timeline| timeline.rounds_after(self.rounds_until_us).map(round).collect());
+        self.rounds_until_us = rounds.last().map_or(self.rounds_until_us, |round| round.at_us);
+        rounds
+    }
+
+    fn shards(&mut self, context: &NodeContext) -> Option<Shards> {
+        let (view, elements) = context.status.read().view?;
+        let now = (view.epoch().0, elements);
+        if self.shards.replace(now) == Some(now) {
+            return None;
+        }
+        let layout = Layout::new(elements);
+        let map = ShardMap::new(&view, &layout, context.settings.replicas);
+        let holders = |shard: ShardId| map.holders(shard).iter().map(|node| node.0).collect();
+        Some(Shards { epoch: now.0, elements, holders: layout.shards().map(holders).collect() })
+    }
+
+    fn events(&mut self, context: &NodeContext, report: &Report) -> Option<Vec<EventNote>> {
+        let own = report.events.iter().map(|event| EventNote { at_us: event.at_us, node: report.node, what: event.what.clone() });
+        let others = context.watching.events();
+        let others = others.into_iter().map(|(node, event)| EventNote { at_us: event.at_us, node: node.0, what: event.what });
+        let mut events: Vec<EventNote> = own.chain(others).collect();
+        events.sort_by_key(|event| event.at_us);
+        if events == self.events {
+            return None;
+        }
+        self.events.clone_from(&events);
+        Some(events)
+    }
+}
+
+fn before(served: &Served) -> Before {
+    let curves = served
+        .context
+        .status
+        .timeline(|timeline| timeline.curves().map(|(name, curve)| (name.to_owned(), curve.points().to_vec())).collect::<BTreeMap<_, _>>());
+    let (orders, scales) = (served.token.is_some(), launcher::socket().is_some());
+    Before { version: env!("CARGO_PKG_VERSION"), orders, scales, replicas: served.context.settings.replicas, curves }
+}
+
+fn round(note: &RoundNote) -> Round {
+    let ids = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect();
+    Round {
+        round: note.round,
+        at_us: note.at_us,
+        kind: note.kind,
+        step: note.step,
+        members: ids(&note.members),
+        contributors: ids(&note.contributors),
+        published_us: note.published_us,
+    }
+}
+
+fn nodes(context: &NodeContext, report: &Report) -> Vec<NodeNote> {
+    let (seen, now) = (context.watching.seen(), context.clock.now());
+    let node = |member: &crate::admin::MemberReport| {
+        let brief = if member.node == report.node {
+            Some(brief_note(&context.watching.brief(context, u64::MAX), 0))
+        } else {
+            seen.get(&NodeId(member.node)).map(|seen| brief_note(&seen.brief, now.since(seen.at).as_millis()))
+        };
+        NodeNote { node: member.node, address: member.address.clone(), devices: member.devices, alive: member.alive, brief }
+    };
+    report.members.iter().map(node).collect()
+}
+
+fn brief_note(brief: &Brief, age_ms: u64) -> BriefNote {
+    let standing = match brief.stands {
+        Stands::Founding => "founding",
+        Stands::Joining => "joining",
+        Stands::Member => "member",
+        Stands::Leaving => "leaving",
+        Stands::Left => "left",
+    };
+    let link =
+        |link: &slowmo_protocol::wire::Link| LinkNote { to: link.to.0, sent_bytes: link.sent_bytes, round_trip_us: link.round_trip_us };
+    BriefNote {
+        age_ms,
+        standing,
+        round: brief.round.0,
+        step: brief.step.0,
+        measures: brief.measures.iter().map(|measure| (measure.name.clone(), measure.value)).collect(),
+        disagreement: brief.disagreement,
+        weight: brief.weight,
+        waits: brief.waits,
+        http: brief.http.map(|address| address.to_string()),
+        at_us: brief.at_us,
+        sent_bytes: brief.sent_bytes,
+        received_bytes: brief.received_bytes,
+        links: brief.links.iter().map(link).collect(),
+    }
+}

@@ -1,0 +1,106 @@
+// What the page knows: messages of the stream turned into curves, rates and rounds. No page, no clock: the tests run it alone.
+
+/** Rounds that are kept. */
+export const ROUNDS_MAX = 240;
+/** Points of one curve; a longer one loses every second of them. */
+export const POINTS_MAX = 1024;
+/** A brief that is older than this says nothing about now. */
+export const STALE_MS = 5000;
+
+export function fresh() {
+  return { told: null, before: null, rounds: [], curves: {}, last: {}, rates: {}, shards: null, events: [] };
+}
+
+/** Takes one message of the stream. */
+export function take(state, told) {
+  state.told = told;
+  if (told.before) {
+    // A new stream tells all rounds again; what was learned of other nodes stays.
+    state.before = told.before;
+    state.rounds = [];
+    for (const [name, points] of Object.entries(told.before.curves)) curve(state, name)[told.report.node] = points.slice();
+  }
+  state.rounds = state.rounds.concat(told.rounds).slice(-ROUNDS_MAX);
+  if (told.shards) state.shards = told.shards;
+  if (told.events) state.events = told.events;
+  for (const node of told.nodes) if (node.brief) note(state, node.node, node.brief);
+  for (const id of Object.keys(state.rates)) if (!told.nodes.some((node) => String(node.node) === id)) delete state.rates[id];
+  return state;
+}
+
+function curve(state, name) {
+  return (state.curves[name] ??= {});
+}
+
+function note(state, id, brief) {
+  for (const [name, value] of Object.entries(brief.measures)) push(curve(state, name), id, brief.step, value);
+  if (brief.disagreement !== null) push(curve(state, 'disagreement'), id, brief.step, brief.disagreement);
+  const last = state.last[id];
+  if (last && brief.at_us <= last.at_us) return;
+  // A node that started again counts anew.
+  if (last && brief.sent_bytes >= last.sent_bytes && brief.step >= last.step) state.rates[id] = rates(last, brief);
+  state.last[id] = brief;
+}
+
+function rates(before, now) {
+  const seconds = (now.at_us - before.at_us) / 1e6;
+  const links = {};
+  for (const link of now.links) {
+    const then = before.links.find((other) => other.to === link.to);
+    // A connection that was made anew counts anew.
+    if (then && link.sent_bytes >= then.sent_bytes) links[link.to] = (link.sent_bytes - then.sent_bytes) / seconds;
+  }
+  return {
+    steps: (now.step - before.step) / seconds,
+    sent: (now.sent_bytes - before.sent_bytes) / seconds,
+    received: (now.received_bytes - before.received_bytes) / seconds,
+    links,
+  };
+}
+
+function push(curves, id, step, value) {
+  const points = (curves[id] ??= []);
+  const last = points[points.length - 1];
+  if (!Number.isFinite(value) || (last && step <= last[0])) return;
+  points.push([step, value]);
+  if (points.length > POINTS_MAX) curves[id] = points.filter((_, index) => index % 2 === 0);
+}
+
+/** Decided rounds a second, over those of the last half minute. */
+export function roundRate(state) {
+  const now = state.told.at_us;
+  const recent = state.rounds.filter((round) => now - round.at_us < 30e6);
+  if (recent.length < 2) return null;
+  return (recent.length - 1) / ((recent[recent.length - 1].at_us - recent[0].at_us) / 1e6);
+}
+
+/** What a node was in a round: contributed, late, joined, gone, or nothing. */
+export function part(rounds, index, id) {
+  const round = rounds[index];
+  const before = index > 0 ? rounds[index - 1] : null;
+  if (round.contributors.includes(id)) return round.members.includes(id) ? 'contributed' : 'gone';
+  if (round.members.includes(id)) return before && !before.members.includes(id) ? 'joined' : 'late';
+  return before && before.members.includes(id) ? 'gone' : null;
+}
+
+/** Every node of the kept rounds and of now, ascending. */
+export function everybody(state) {
+  const ids = new Set(state.told.nodes.map((node) => node.node));
+  for (const round of state.rounds) for (const id of round.members) ids.add(id);
+  return [...ids].sort((one, other) => one - other);
+}
+
+/** What a node is now, in one word, and how good that is. */
+export function standing(node) {
+  if (!node.alive) return ['dead', 'bad'];
+  if (!node.brief) return ['no answer', 'warn'];
+  if (node.brief.age_ms > STALE_MS) return ['silent', 'warn'];
+  if (node.brief.standing === 'member') return node.brief.waits ? ['waits', 'warn'] : ['member', 'good'];
+  return [node.brief.standing, 'warn'];
+}
+
+/** The mean over the living nodes of what they reported last. */
+export function mean(state, name) {
+  const values = state.told.nodes.filter((node) => node.alive && node.brief && Number.isFinite(node.brief.measures[name]));
+  return values.length ? values.reduce((sum, node) => sum + node.brief.measures[name], 0) / values.length : null;
+}
