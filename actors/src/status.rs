@@ -157,7 +157,11 @@ impl StatusBoard {
         self.timeline(|timeline| timeline.decided(outcome, disagreement, published));
         self.with(|status| {
             let (before, after) = (ids(&status.members), ids(outcome.view.members()));
-            after.difference(&before).for_each(|node| note(status, format!("{node} joined in {}", outcome.round)));
+            if before.is_empty() {
+                note(status, format!("a member since {}, with {} others", outcome.round, after.len().saturating_sub(1)));
+            } else {
+                after.difference(&before).for_each(|node| note(status, format!("{node} joined in {}", outcome.round)));
+            }
             before.difference(&after).for_each(|node| note(status, format!("{node} left the view in {}", outcome.round)));
             // Whoever joined, or came back as a new start, lives; who is no member is of no interest.
             let then = std::mem::take(&mut status.dead);

@@ -8,6 +8,7 @@ use slowmo_actors::membership::MembershipMessage;
 use slowmo_actors::status::{Checkpointing, Gossiping, LOSS, NodeStatus, Standing};
 use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::real;
 use slowmo_protocol::time::Instant;
 use std::collections::BTreeMap;
 use std::io;
@@ -26,6 +27,10 @@ use tokio::time::timeout;
 pub const REQUEST_BYTES_MAX: u64 = 4096;
 /// Connections served at one time; more wait.
 pub const CONNECTIONS_MAX: usize = 16;
+/// How long the listener rests after the system refused a connection: descriptors may have run out.
+const REST: Duration = Duration::from_millis(100);
+/// How long the last events may take to be written.
+pub const DUMP_MAX: Duration = Duration::from_secs(10);
 /// How long a connection may be silent.
 pub const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// The exit code after a second SIGTERM, as a shell shows it for a process that SIGTERM ended.
@@ -56,6 +61,11 @@ pub enum Answer {
     Done,
     /// To [`Request::Status`].
     Status(Box<Report>),
+    /// To [`Request::Dump`].
+    Dumped {
+        /// The file of the last events.
+        file: PathBuf,
+    },
     /// The request makes no sense.
     Refused {
         /// Why.
@@ -165,6 +175,7 @@ pub struct LossReport {
     /// The inner step.
     pub step: u64,
     /// The loss.
+    #[serde(with = "real")]
     pub loss: f64,
 }
 
@@ -174,6 +185,7 @@ pub struct MeasureReport {
     /// The inner step.
     pub step: u64,
     /// The value.
+    #[serde(with = "real")]
     pub value: f64,
 }
 
@@ -264,7 +276,14 @@ impl Drop for Endpoint {
 async fn accept(listener: UnixListener, context: Arc<NodeContext>) {
     let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     while let Ok(permit) = Arc::clone(&free).acquire_owned().await {
-        let Ok((connection, _)) = listener.accept().await else { return };
+        let connection = match listener.accept().await {
+            Ok((connection, _)) => connection,
+            Err(error) => {
+                tracing::debug!(%error, "an admin connection was not accepted");
+                tokio::time::sleep(REST).await;
+                continue;
+            }
+        };
         let context = Arc::clone(&context);
         tokio::spawn(async move {
             if let Err(error) = converse(connection, &context).await {
@@ -284,13 +303,13 @@ async fn converse(mut connection: UnixStream, context: &NodeContext) -> io::Resu
         if read.map_err(io::Error::other)?? == 0 {
             return Ok(());
         }
-        let mut answer = serde_json::to_string(&answer(&line, context)).map_err(io::Error::other)?;
+        let mut answer = serde_json::to_string(&answer(&line, context).await).map_err(io::Error::other)?;
         answer.push('\n');
         writing.write_all(answer.as_bytes()).await?;
     }
 }
 
-fn answer(line: &str, context: &NodeContext) -> Answer {
+async fn answer(line: &str, context: &NodeContext) -> Answer {
     let request = match serde_json::from_str(line) {
         Ok(request) => request,
         Err(error) => return Answer::Refused { error: error.to_string() },
@@ -298,13 +317,25 @@ fn answer(line: &str, context: &NodeContext) -> Answer {
     match request {
         Request::Status => return Answer::Status(Box::new(report(context))),
         Request::Drain => context.actors.tell_membership(MembershipMessage::Drain),
-        Request::Dump if !context.recorder.is_on() => {
-            return Answer::Refused { error: "this node keeps no events: give flight, a folder".to_owned() };
+        Request::Dump => {
+            return match dump(context, "asked for").await {
+                Ok(file) => Answer::Dumped { file },
+                Err(error) => Answer::Refused { error },
+            };
         }
-        Request::Dump => context.recorder.dump("asked for"),
         Request::Exited { node } => context.actors.tell_membership(MembershipMessage::Exited(NodeId(node))),
     }
     Answer::Done
+}
+
+/// Writes the last events down; the file they are in.
+pub(crate) async fn dump(context: &NodeContext, why: &str) -> Result<PathBuf, String> {
+    let Some(written) = context.recorder.dump(why) else {
+        return Err("this node keeps no events for that: give flight, a folder".to_owned());
+    };
+    let written = tokio::task::spawn_blocking(move || written.recv_timeout(DUMP_MAX)).await;
+    let Ok(Ok(written)) = written else { return Err(format!("the last events were not written within {} s", DUMP_MAX.as_secs())) };
+    written
 }
 
 /// What the node sees now.
@@ -377,7 +408,9 @@ fn gossip_report(gossip: &Gossiping, now: Instant) -> GossipReport {
 pub(crate) async fn dump_on_sigusr1(context: Arc<NodeContext>) {
     let Ok(mut signals) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::user_defined1()) else { return };
     while signals.recv().await.is_some() {
-        context.recorder.dump("SIGUSR1");
+        if context.recorder.dump("SIGUSR1").is_none() {
+            tracing::warn!("SIGUSR1: this node keeps no events for that: give flight, a folder");
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! disk, is counted, and the count is written as soon as something can be.
 
 use crate::transport::faulty::Faults;
-use slowmo_actors::ports::recorder::{Later, QueueUse, Recorder};
+use slowmo_actors::ports::recorder::{Dumped, Later, QueueUse, Recorder};
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{Event, Line, Start};
 use std::fs::{File, OpenOptions};
@@ -38,6 +38,8 @@ pub struct FileRecorder {
     queue: Mutex<(SyncSender<Entry>, Instant)>,
     /// Only the last events are kept.
     brief: bool,
+    /// They are kept at all.
+    keeps_the_last: bool,
     usage: Arc<Usage>,
 }
 
@@ -52,8 +54,8 @@ struct Usage {
 enum Entry {
     Made(Instant, Event),
     Later(Instant, Later),
-    /// The last events are written to a file.
-    Dump(String),
+    /// The last events are written to a file; where that is, is told.
+    Dump(String, SyncSender<Result<PathBuf, String>>),
     /// Answered when everything before is written.
     Flush(SyncSender<()>),
 }
@@ -86,10 +88,10 @@ impl FileRecorder {
         let (sender, receiver) = sync_channel(QUEUE_EVENTS_MAX);
         let usage = Arc::<Usage>::default();
         let flight = flight.map(|folder| Flight::new(folder, start));
-        let brief = trace.is_none();
+        let (brief, keeps_the_last) = (trace.is_none(), flight.is_some());
         let writer = Writer { start, file, flight, usage: Arc::clone(&usage), told: 0, torn: false };
         std::thread::Builder::new().name("slowmo-recorder".to_owned()).spawn(move || writer.run(&receiver))?;
-        Ok(Self { start, queue: Mutex::new((sender, Instant(0))), brief, usage })
+        Ok(Self { start, queue: Mutex::new((sender, Instant(0))), brief, keeps_the_last, usage })
     }
 
     fn put(&self, entry: impl FnOnce(Instant) -> Entry) {
@@ -136,8 +138,9 @@ impl Recorder for FileRecorder {
         Some(QueueUse { waiting: self.usage.waiting.load(Ordering::Relaxed), bound: QUEUE_EVENTS_MAX })
     }
 
-    fn dump(&self, why: &str) {
-        self.put(|_| Entry::Dump(why.to_owned()));
+    fn dump(&self, why: &str) -> Option<Dumped> {
+        let (done, dumped) = sync_channel(1);
+        self.keeps_the_last.then(|| self.put(|_| Entry::Dump(why.to_owned(), done))).map(|()| dumped)
     }
 
     fn flush(&self) {
@@ -180,9 +183,11 @@ impl Writer {
                     self.usage.bytes.fetch_sub(later.bytes, Ordering::Relaxed);
                     (at, event)
                 }
-                Entry::Dump(why) => {
+                Entry::Dump(why, done) => {
                     self.usage.waiting.fetch_sub(1, Ordering::Relaxed);
-                    self.flight.as_ref().into_iter().for_each(|flight| flight.dump(&why));
+                    let dumped = self.flight.as_ref().map(|flight| flight.dump(&why));
+                    // Most do not wait for it.
+                    dumped.into_iter().for_each(|dumped| _ = done.send(dumped));
                     continue;
                 }
                 Entry::Flush(done) => {
@@ -265,10 +270,8 @@ impl Recorder for UntilCrashed {
         self.inner.queue()
     }
 
-    fn dump(&self, why: &str) {
-        if !self.faults.has_crashed() {
-            self.inner.dump(why);
-        }
+    fn dump(&self, why: &str) -> Option<Dumped> {
+        if self.faults.has_crashed() { None } else { self.inner.dump(why) }
     }
 
     fn flush(&self) {

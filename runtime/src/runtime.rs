@@ -98,7 +98,8 @@ impl Runtime {
         if config.drain_on_sigterm && executor.is_own() {
             executor.handle().spawn(admin::drain_on_sigterm(Arc::clone(&context)));
         }
-        if config.flight.is_some() && executor.is_own() {
+        // Without a handler the signal would end the process.
+        if config.flight.is_some() || executor.is_own() {
             executor.handle().spawn(admin::dump_on_sigusr1(Arc::clone(&context)));
         }
         let taken = Mutex::new(vec![false; workers.len()]);

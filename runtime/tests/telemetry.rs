@@ -1,10 +1,13 @@
 //! What a node serves over HTTP: metrics in a form that Prometheus reads, status, orders only with the token.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod http;
+
+use http::ask;
 use slowmo::config::BaseName;
 use slowmo::{Config, Runtime, Worker};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -15,29 +18,6 @@ fn node(change: impl FnOnce(Config) -> Config) -> (Runtime, Worker, SocketAddr) 
     let runtime = Runtime::builder().config(change(config)).spawn().unwrap();
     let (worker, address) = (runtime.worker(0).unwrap(), runtime.http_address().unwrap());
     (runtime, worker, address)
-}
-
-/// One request; the status and the body.
-fn ask(address: SocketAddr, request: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    write!(stream, "{request}\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    let body = if head.to_lowercase().contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() };
-    (status, body)
-}
-
-fn unchunked(mut body: &str) -> String {
-    let mut whole = String::new();
-    while let Some((length, rest)) = body.split_once("\r\n") {
-        let length = usize::from_str_radix(length, 16).unwrap();
-        whole.push_str(&rest[..length]);
-        body = rest.get(length + 2..).unwrap_or_default();
-    }
-    whole
 }
 
 /// Checks what `promtool check metrics` checks of the text, and more of the format; every sample by its name and labels.
@@ -147,8 +127,75 @@ fn an_address_that_others_reach_wants_a_token() {
 #[test]
 fn who_asks_too_often_is_put_off() {
     let (_runtime, _worker, address) = node(|config| config);
-    let answers: Vec<u16> = (0..400).map(|_| ask(address, "GET /live HTTP/1.1").0).collect();
+    let answers: Vec<u16> = (0..400).map(|_| ask(address, "GET /status HTTP/1.1").0).collect();
     assert!(answers[0] == 200 && answers.contains(&429), "{answers:?}");
+    assert_eq!(ask(address, "GET /live HTTP/1.1").0, 200, "probes are answered whatever else is asked");
     std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(ask(address, "GET /status HTTP/1.1").0, 200);
+}
+
+#[test]
+fn a_loss_that_is_no_number_leaves_the_status_readable() {
+    let (_runtime, mut worker, address) = node(|config| config);
+    worker.synchronize(&mut vec![0.5f32; 10]).unwrap();
+    worker.report_loss(f64::NAN);
+    worker.report("rate", f64::INFINITY).unwrap();
+    let (status, report) = ask(address, "GET /status HTTP/1.1");
+    let report: slowmo::admin::Report = serde_json::from_str(&report).unwrap();
+    assert!(status == 200 && report.loss.unwrap().loss.is_nan() && report.measures["rate"].value.is_infinite());
+    samples(&ask(address, "GET /metrics HTTP/1.1").1);
+}
+
+#[test]
+fn measures_are_shown_and_too_many_are_refused() {
+    let (_runtime, mut worker, address) = node(|config| config);
+    worker.synchronize(&mut vec![0.5f32; 10]).unwrap();
+    worker.report("accuracy", 0.75).unwrap();
+    assert_eq!(samples(&ask(address, "GET /metrics HTTP/1.1").1)["slowmo_measure{name=\"accuracy\"}"], 0.75);
+    for wrong in ["", "a name that is longer than a name may be"] {
+        assert!(worker.report(wrong, 1.0).is_err(), "{wrong:?}");
+    }
+    let refused = (0..10).filter(|number| worker.report(&format!("m{number}"), 1.0).is_err()).count();
+    assert_eq!(refused, 7, "three more beside the accuracy");
+}
+
+/// Answers that nobody reads must not keep the others waiting.
+#[test]
+fn who_does_not_read_is_left_and_the_others_are_served() {
+    let (_runtime, _worker, address) = node(|config| config);
+    let stalled: Vec<TcpStream> = (0..slowmo::telemetry::CONNECTIONS_MAX)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            for _ in 0..200 {
+                // The node may have closed it: one connection brings one request.
+                if write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").is_err() {
+                    break;
+                }
+            }
+            stream
+        })
+        .collect();
     assert_eq!(ask(address, "GET /live HTTP/1.1").0, 200);
+    drop(stalled);
+}
+
+#[test]
+fn a_dump_says_where_it_is_or_why_it_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let (token, flight) = (folder.path().join("token"), folder.path().join("flight"));
+    std::fs::write(&token, TOKEN).unwrap();
+    let order = format!("POST /dump HTTP/1.1\r\nAuthorization: bearer {TOKEN}");
+    let with = |flight: Option<std::path::PathBuf>| node(|config| Config { http_token_file: Some(token.clone()), flight, ..config });
+    let (_plain, _worker, address) = with(None);
+    assert_eq!(ask(address, &order).0, 409);
+    let (_node, _worker, address) = with(Some(flight.clone()));
+    let (status, told) = ask(address, &order);
+    assert_eq!(status, 200, "{told}");
+    assert_eq!(std::fs::read_dir(&flight).unwrap().count(), 1);
+    assert!(told.contains(&flight.display().to_string()), "{told}");
+    let (_node, _worker, address) = with(Some("/proc/none".into()));
+    let (status, told) = ask(address, &order);
+    assert!(status == 409 && told.contains("could not be written"), "{told}");
+    let both = Config { trace: Some(flight.clone()), flight: Some(flight), ..Config::default() };
+    assert!(both.check().unwrap_err().to_string().contains("same folder"));
 }

@@ -42,6 +42,7 @@ pub mod policy;
 pub mod push_sum;
 #[cfg(test)]
 mod random;
+pub mod real;
 pub mod sampler;
 pub mod schedule;
 pub mod shards;

@@ -1,6 +1,8 @@
 //! Where a node writes down what it does, in the vocabulary of `slowmo_protocol::trace`, so that somebody else may judge it.
 
 use slowmo_protocol::trace::Event;
+use std::path::PathBuf;
+use std::sync::mpsc::Receiver;
 
 /// An event that takes work to make (digests of a model), which is none of the actors'.
 pub struct Later {
@@ -18,6 +20,9 @@ pub struct QueueUse {
     /// Most events that may.
     pub bound: usize,
 }
+
+/// What became of a dump, once it is there: the file, or what the disk said.
+pub type Dumped = Receiver<Result<PathBuf, String>>;
 
 /// Keeps events. No call may wait, neither for a disk nor for anybody else: training goes on whatever becomes of its record.
 pub trait Recorder: Send + Sync + 'static {
@@ -40,8 +45,11 @@ pub trait Recorder: Send + Sync + 'static {
     /// Waits, within a bound, until what was recorded is kept for good. For a node that ends.
     fn flush(&self) {}
 
-    /// Writes down what happened last, if it keeps that for the case that something goes wrong. `why` is for a person.
-    fn dump(&self, _why: &str) {}
+    /// Writes down what happened last, if it keeps that for the case that something goes wrong; nothing where it does not. `why` is for a
+    /// person. Who wants to know what became of it waits for the answer.
+    fn dump(&self, _why: &str) -> Option<Dumped> {
+        None
+    }
 
     /// How full its queue is, if it has one.
     fn queue(&self) -> Option<QueueUse> {

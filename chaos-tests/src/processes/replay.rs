@@ -6,7 +6,7 @@ use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::trace::{End, Event, Line, Setup, Start};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// What a trace does not say of its run itself.
@@ -23,7 +23,7 @@ pub struct Assumed {
 pub struct Recorded {
     /// What happened, in order.
     pub lines: Vec<Line>,
-    /// Whether it begins with a founding; of one that begins in the middle less can be judged.
+    /// Whether it begins with a founding, and what each start of a node did from its beginning; of others less can be judged.
     pub from_the_beginning: bool,
 }
 
@@ -58,9 +58,15 @@ impl Recorded {
             Event::Applied { decided, .. } => Some(decided.place.round.0),
             _ => None,
         });
-        let from_the_beginning = first_round.is_none_or(|round| round == 0);
+        if lines.is_empty() {
+            return Self::default();
+        }
+        let from_the_beginning = first_round.is_none_or(|round| round == 0) && all_begin(&lines);
         if !lines.iter().any(|line| matches!(line.event, Event::Begun(_))) {
-            lines.insert(0, Line { at: Instant(0), event: Event::Begun(setup(assumed)) });
+            let mut setup = setup(assumed);
+            let names_samples = |line: &Line| matches!(&line.event, Event::Contributed { samples, .. } if !samples.is_empty());
+            setup.samples = (from_the_beginning && lines.iter().any(names_samples)).then_some(0);
+            lines.insert(0, Line { at: Instant(0), event: Event::Begun(setup) });
         }
         let mut lines = with_ends(lines);
         if lines.last().is_some_and(|line| line.event != Event::Over) {
@@ -80,6 +86,17 @@ impl Recorded {
         }
         (broken, judge.finish())
     }
+}
+
+/// Whether what each start did is there from its beginning: a recorder that keeps the last events only has forgotten the first ones of one
+/// node, and not those of another.
+fn all_begin(lines: &[Line]) -> bool {
+    let mut begun = BTreeSet::new();
+    lines.iter().all(|line| match (&line.event, starts(&line.event)) {
+        (Event::Started(start), _) => begun.insert(*start) || begun.contains(start),
+        (Event::Ended { .. }, _) | (_, None) => true,
+        (_, Some(start)) => begun.contains(&start),
+    })
 }
 
 fn setup(assumed: Assumed) -> Setup {

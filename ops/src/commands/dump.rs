@@ -1,9 +1,10 @@
 //! `slowmo dump`: a node's flight recorder, written down now.
 
 use crate::console::Console;
+use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
-use slowmo::admin::Request;
+use slowmo::admin::{Answer, Request};
 use slowmo_ops::jobs;
 use std::path::PathBuf;
 
@@ -20,13 +21,18 @@ struct Dumped {
     command: &'static str,
     succeeded: bool,
     node: PathBuf,
+    file: PathBuf,
 }
 
 impl Dump {
     /// Does it.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        jobs::ask_at(&self.admin, Request::Dump)?;
-        let text = format!("the node at {} writes its last events down", self.admin.display());
-        console.result(text, &Dumped { command: "dump", succeeded: true, node: self.admin })
+        let file = match jobs::ask_at(&self.admin, Request::Dump)? {
+            Answer::Dumped { file } => file,
+            Answer::Refused { error } => bail!("{error}"),
+            _ => bail!("the node at {} is of another version", self.admin.display()),
+        };
+        let text = format!("the last events of the node at {} are in {}", self.admin.display(), file.display());
+        console.result(text, &Dumped { command: "dump", succeeded: true, node: self.admin, file })
     }
 }

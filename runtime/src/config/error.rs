@@ -125,6 +125,9 @@ pub enum ConfigError {
     /// Two ways to find nodes that do not go together.
     #[error("rendezvous and discover exclude each other: remove one of them (peers may stand beside discover)")]
     TwoDiscoveries,
+    /// Two writers of the same files.
+    #[error("trace and flight name the same folder, and a dump would replace the trace: give them one each")]
+    OneFolderForTwo,
     /// Checkpoints that have nowhere to go.
     #[error("checkpoint_every needs checkpoints: name a folder that all nodes reach")]
     NoCheckpointFolder,

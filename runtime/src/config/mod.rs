@@ -287,6 +287,9 @@ impl Config {
         }
         self.check_credentials()?;
         self.check_checkpoints(&algorithm)?;
+        if self.trace.is_some() && self.trace == self.flight {
+            return Err(ConfigError::OneFolderForTwo);
+        }
         if self.rendezvous.is_some() && self.discover.is_some() {
             return Err(ConfigError::TwoDiscoveries);
         }

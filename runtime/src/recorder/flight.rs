@@ -39,12 +39,18 @@ impl Flight {
         }
     }
 
-    /// Writes all of them.
-    pub fn dump(&self, why: &str) {
+    /// Writes all of them; where they are.
+    pub fn dump(&self, why: &str) -> Result<PathBuf, String> {
         let path = dump_in(&self.folder, self.start);
         match self.write(&path) {
-            Ok(()) => tracing::warn!(why, events = self.lines.len(), file = %path.display(), "the last events were written down"),
-            Err(error) => tracing::error!(why, %error, file = %path.display(), "the last events could not be written down"),
+            Ok(()) => {
+                tracing::warn!(why, events = self.lines.len(), file = %path.display(), "the last events were written down");
+                Ok(path)
+            }
+            Err(error) => {
+                tracing::error!(why, %error, file = %path.display(), "the last events could not be written down");
+                Err(format!("the last events could not be written to {} ({error}); they are kept", path.display()))
+            }
         }
     }
 
@@ -72,7 +78,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut flight = Flight::new(&folder.path().join("flight"), START);
         (0..FLIGHT_EVENTS_MAX + 5).for_each(|event| flight.keep(format!("{event}\n").as_bytes()));
-        flight.dump("test");
+        assert_eq!(flight.dump("test"), Ok(dump_in(&flight.folder, START)));
         let text = std::fs::read_to_string(dump_in(&flight.folder, START)).unwrap();
         assert_eq!((text.lines().count(), text.lines().next()), (FLIGHT_EVENTS_MAX, Some("5")));
         flight.keep(&vec![b'x'; FLIGHT_BYTES_MAX]);

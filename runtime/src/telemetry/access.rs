@@ -55,7 +55,11 @@ impl Token {
 
     /// Whether a request's `Authorization` gives it. Compared in a time that does not depend on how much of it is right.
     pub fn is_given_by(&self, authorization: Option<&str>) -> bool {
-        let given = authorization.and_then(|text| text.strip_prefix("Bearer ")).unwrap_or_default().as_bytes();
+        let token = |text: &'_ str| {
+            text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, given)| given.to_owned())
+        };
+        let given = authorization.and_then(token).unwrap_or_default();
+        let given = given.as_bytes();
         let own = self.0.as_bytes();
         let differences = given.iter().zip(own).fold(0, |found, (one, other)| found | (one ^ other));
         given.len() == own.len() && std::hint::black_box(differences) == 0
@@ -104,7 +108,7 @@ mod tests {
     #[test]
     fn a_token_is_all_of_it_or_nothing() {
         let token = Token::new("0123456789abcdef").unwrap();
-        assert!(token.is_given_by(Some("Bearer 0123456789abcdef")));
+        assert!(token.is_given_by(Some("Bearer 0123456789abcdef")) && token.is_given_by(Some("bearer 0123456789abcdef")));
         for wrong in ["", "Bearer ", "0123456789abcdef", "Bearer 0123456789abcdeF", "Bearer 0123456789abcdef0", "Bearer 0123456789abcde"] {
             assert!(!token.is_given_by(Some(wrong)), "{wrong}");
         }

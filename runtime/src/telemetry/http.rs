@@ -20,12 +20,15 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
+use tokio_io_timeout::TimeoutStream;
 
 /// Connections at one time; more wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 64;
-/// How long a connection may be silent before its next request.
-pub const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How long a connection may last: a reader that stands still holds it, and a page connects anew.
+/// How long a request may take to come. Each connection brings one: nobody keeps others waiting with connections that rest.
+pub const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// How long an answer may stand still because nobody reads it.
+pub const STALL_MAX: Duration = Duration::from_secs(10);
+/// How long a connection may last; a page connects anew.
 pub const CONNECTION_MAX: Duration = Duration::from_secs(20 * 60);
 /// How long the listener rests after the system refused a connection: descriptors may have run out.
 const REST: Duration = Duration::from_millis(100);
@@ -63,7 +66,10 @@ pub(super) struct Served {
     /// Only this machine reaches the address.
     is_local: bool,
     pub(super) pages: Arc<Semaphore>,
+    /// For all that anybody may ask.
     allowance: Mutex<Allowance>,
+    /// For probes, which must be answered whatever else is asked.
+    probes: Mutex<Allowance>,
 }
 
 impl Endpoint {
@@ -81,9 +87,9 @@ impl Endpoint {
         let listener = TcpListener::from_std(listener).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let registry = metrics::registry(Arc::clone(&context));
-        let allowance = Mutex::new(Allowance::new(Instant::now()));
+        let [allowance, probes] = [(); 2].map(|()| Mutex::new(Allowance::new(Instant::now())));
         let (is_local, pages) = (address.ip().is_loopback(), Arc::new(Semaphore::new(dashboard::PAGES_MAX)));
-        let router = router(Arc::new(Served { context, registry, token, is_local, pages, allowance }));
+        let router = router(Arc::new(Served { context, registry, token, is_local, pages, allowance, probes }));
         let serving = tokio::spawn(accept(listener, router)).abort_handle();
         Ok(Self { address, serving })
     }
@@ -121,8 +127,10 @@ async fn accept(listener: TcpListener, router: Router) {
 
 async fn converse(connection: TcpStream, router: Router) {
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(SILENCE_MAX);
-    let served = http.serve_connection(TokioIo::new(connection), TowerToHyperService::new(router));
+    http.timer(TokioTimer::new()).header_read_timeout(SILENCE_MAX).keep_alive(false);
+    let mut connection = TimeoutStream::new(connection);
+    connection.set_write_timeout(Some(STALL_MAX));
+    let served = http.serve_connection(TokioIo::new(Box::pin(connection)), TowerToHyperService::new(router));
     if let Ok(Err(error)) = tokio::time::timeout(CONNECTION_MAX, served).await {
         tracing::debug!(%error, "an HTTP connection ended");
     }
@@ -155,7 +163,11 @@ async fn put_off(State(served): State<Arc<Served>>, request: Request, next: Next
         let why = "this address is served to this machine only: ask localhost or 127.0.0.1, and let a proxy send such a Host\n";
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
     }
-    let allowed = served.allowance.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
+    let authorization = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let is_authorised = authorization.is_some() && served.token.as_ref().is_some_and(|token| token.is_given_by(authorization));
+    let is_probe = ["/live", "/ready"].contains(&request.uri().path());
+    let allowance = if is_probe { &served.probes } else { &served.allowance };
+    let allowed = is_authorised || allowance.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
     if allowed { next.run(request).await } else { (StatusCode::TOO_MANY_REQUESTS, "asked too often: wait a second\n").into_response() }
 }
 

@@ -22,4 +22,4 @@ pub(crate) use access::Token;
 pub use access::{REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX, TOKEN_BYTES_MIN};
 pub use dashboard::PAGES_MAX;
 pub(crate) use http::Endpoint;
-pub use http::{CONNECTION_MAX, CONNECTIONS_MAX, HttpError, SILENCE_MAX};
+pub use http::{CONNECTION_MAX, CONNECTIONS_MAX, HttpError, SILENCE_MAX, STALL_MAX};

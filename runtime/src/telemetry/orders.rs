@@ -1,7 +1,7 @@
 //! Orders over HTTP. Each wants the token; without one given to the node, nobody gives any.
 
 use super::http::Served;
-use crate::launcher;
+use crate::{admin, launcher};
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -64,11 +64,10 @@ pub(super) async fn dump(State(served): State<Arc<Served>>, headers: HeaderMap) 
     if let Some(refused) = refusal(&served, &headers) {
         return refused;
     }
-    if !served.context.recorder.is_on() {
-        return (StatusCode::CONFLICT, "this node keeps no events: give flight, a folder\n").into_response();
+    match admin::dump(&served.context, "asked for over HTTP").await {
+        Ok(file) => (StatusCode::OK, format!("the last events are in {}\n", file.display())).into_response(),
+        Err(error) => (StatusCode::CONFLICT, error + "\n").into_response(),
     }
-    served.context.recorder.dump("asked for over HTTP");
-    (StatusCode::ACCEPTED, "the last events are being written\n").into_response()
 }
 
 /// What a request that does not bring the token is answered with.

@@ -224,6 +224,7 @@ pub enum Event {
         /// The inner step.
         step: Step,
         /// The loss.
+        #[serde(with = "crate::real")]
         loss: f64,
     },
     /// The run is over.

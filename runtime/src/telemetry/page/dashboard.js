@@ -1,16 +1,18 @@
 // The page: listens to its node's stream of events and shows what it tells; carries orders back, with the token.
 
-import { everybody, fresh, mean, part, roundRate, ROUNDS_MAX, standing, take } from './state.js';
+import { everybody, fresh, happened, mean, part, roundRate, ROUNDS_MAX, standing, take } from './state.js';
 import * as draw from './draw.js';
 
 /** Without a message for so long, the node counts as gone. */
 const SILENT_MS = 5000;
 /** How long a button waits for its second press. */
 const ASKS_MS = 3000;
-/** Curves whose values span decades. */
-const LOGARITHMIC = new Set(['disagreement']);
+
+/** How long the answer to an order stays. */
+const SAID_MS = 15000;
 
 const state = fresh();
+let saidUntil = null;
 const at = (id) => document.getElementById(id);
 let heardAt = performance.now();
 let under = new Map();
@@ -61,6 +63,8 @@ async function order(path) {
   }
   at('said').textContent = said;
   at('said').hidden = false;
+  clearTimeout(saidUntil);
+  saidUntil = setTimeout(() => (at('said').hidden = true), SAID_MS);
   show();
 }
 
@@ -138,7 +142,7 @@ function showTiles() {
     tile(number(report.disagreement), 'disagreement'),
     tile(`${(report.last_round.published_us / 1000).toFixed(1)} ms`, 'to decide'),
     tile(rate(total('sent')), 'sent by all'),
-    tile(number(report.momentum_lost), 'momentum shards lost', report.momentum_lost > 0),
+    tile(number(report.momentum_lost), 'momentum lost', report.momentum_lost > 0),
   );
 }
 
@@ -159,7 +163,7 @@ function showCharts() {
   }
   charts.hidden = names.length === 0;
   for (const canvas of charts.querySelectorAll('canvas')) {
-    under.set(canvas, draw.curves(canvas, state.curves[canvas.dataset.name], LOGARITHMIC.has(canvas.dataset.name)));
+    under.set(canvas, draw.curves(canvas, state.curves[canvas.dataset.name]));
   }
 }
 
@@ -238,8 +242,9 @@ function showEvents() {
   if (list.dataset.key === key) return;
   list.dataset.key = key;
   const time = (event) => new Date(event.at_us / 1000).toLocaleTimeString([], { hour12: false });
-  const item = (event) => element('li', {}, element('time', { textContent: time(event) }), element('span', { className: 'who', textContent: `node ${event.node} tells` }), element('span', { textContent: event.what }));
-  const items = state.events.slice().reverse().map(item);
+  const tellers = ({ nodes }) => (nodes.length > 4 ? `${nodes.length} nodes tell` : nodes.length > 1 ? `nodes ${nodes.join(', ')} tell` : `node ${nodes[0]} tells`);
+  const item = (event) => element('li', {}, element('time', { textContent: time(event) }), element('span', { className: 'who', textContent: tellers(event) }), element('span', { textContent: event.what }));
+  const items = happened(state.events).map(item);
   list.replaceChildren(...(items.length ? items : [element('li', { className: 'empty', textContent: 'nothing yet' })]));
 }
 

@@ -86,12 +86,23 @@ function told(value) {
   return size >= 1e5 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(4)));
 }
 
+/** Whether values are best compared by their ratios: they span decades. Zeros, which have no logarithm, are few then and left out. */
+function spansDecades(lines) {
+  const values = lines.flatMap(([, points]) => points.map(([, value]) => value));
+  const positive = values.filter((value) => value > 0);
+  const [low, high] = positive.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, 0]);
+  return values.every((value) => value >= 0) && positive.length > 0.9 * values.length && high > 100 * low;
+}
+
 /** Curves over inner steps, one for each node. */
-export function curves(canvas, byNode, isLogarithmic) {
+export function curves(canvas, byNode) {
   const height = 170;
   const [context, width] = prepare(canvas, height);
-  const lines = Object.entries(byNode).filter(([, points]) => points.length > 0);
-  const scaled = isLogarithmic ? (value) => Math.log10(Math.max(value, 1e-12)) : (value) => value;
+  let lines = Object.entries(byNode);
+  const isLogarithmic = spansDecades(lines);
+  if (isLogarithmic) lines = lines.map(([id, points]) => [id, points.filter(([, value]) => value > 0)]);
+  lines = lines.filter(([, points]) => points.length > 0);
+  const scaled = isLogarithmic ? (value) => Math.log10(value) : (value) => value;
   const back = isLogarithmic ? (value) => 10 ** value : (value) => value;
   let [low, high, first, last] = [Infinity, -Infinity, Infinity, -Infinity];
   for (const [, points] of lines) {
@@ -108,7 +119,7 @@ export function curves(canvas, byNode, isLogarithmic) {
   context.strokeStyle = colour('line');
   context.fillStyle = colour('faint');
   context.textAlign = 'right';
-  const unit = nice(high - low);
+  const unit = isLogarithmic ? Math.max(1, Math.round((high - low) / 4)) : nice(high - low);
   for (let at = Math.ceil(low / unit) * unit; at <= high + 1e-9; at += unit) {
     const level = bottom - ((at - low) / (high - low)) * (bottom - top);
     context.beginPath();

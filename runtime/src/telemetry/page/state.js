@@ -33,6 +33,8 @@ function curve(state, name) {
 }
 
 function note(state, id, brief) {
+  // What a node told before this page was open, to another one.
+  if (brief.age_ms > STALE_MS) return;
   for (const [name, value] of Object.entries(brief.measures)) push(curve(state, name), id, brief.step, value);
   if (brief.disagreement !== null) push(curve(state, 'disagreement'), id, brief.step, brief.disagreement);
   const last = state.last[id];
@@ -79,7 +81,8 @@ export function part(rounds, index, id) {
   const round = rounds[index];
   const before = index > 0 ? rounds[index - 1] : null;
   if (round.contributors.includes(id)) return round.members.includes(id) ? 'contributed' : 'gone';
-  if (round.members.includes(id)) return before && !before.members.includes(id) ? 'joined' : 'late';
+  const joined = round.kind === 'found' || (before && !before.members.includes(id));
+  if (round.members.includes(id)) return joined ? 'joined' : 'late';
   return before && before.members.includes(id) ? 'gone' : null;
 }
 
@@ -97,6 +100,21 @@ export function standing(node) {
   if (node.brief.age_ms > STALE_MS) return ['silent', 'warn'];
   if (node.brief.standing === 'member') return node.brief.waits ? ['waits', 'warn'] : ['member', 'good'];
   return [node.brief.standing, 'warn'];
+}
+
+/** Nodes that tell the same within this time saw one event. */
+const SAME_EVENT_US = 10e6;
+
+/** What happened, newest first, each thing once with all who tell of it. */
+export function happened(events) {
+  const told = [];
+  for (const event of events) {
+    const same = told.findLast((other) => other.what === event.what && event.at_us - other.at_us < SAME_EVENT_US);
+    if (same && !same.nodes.includes(event.node)) same.nodes.push(event.node);
+    else told.push({ at_us: event.at_us, what: event.what, nodes: [event.node] });
+  }
+  told.forEach((event) => event.nodes.sort((one, other) => one - other));
+  return told.reverse();
 }
 
 /** The mean over the living nodes of what they reported last. */
