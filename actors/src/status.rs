@@ -93,6 +93,8 @@ pub struct NodeStatus {
     pub view: Option<(View, usize)>,
     /// Members that are thought dead.
     pub dead: BTreeSet<NodeId>,
+    /// Members that do not answer, and are not taken for dead yet.
+    pub suspected: usize,
     /// Who contributed to the last decided round.
     pub contributors: Vec<NodeId>,
     /// Members when the last round was decided.
@@ -206,6 +208,11 @@ impl StatusBoard {
                 note(status, format!("{node} is {}", if lives { "back" } else { "dead" }));
             }
         });
+    }
+
+    /// So many members do not answer.
+    pub fn suspects(&self, suspected: usize) {
+        self.with(|status| status.suspected = suspected);
     }
 
     /// How gossip stands.

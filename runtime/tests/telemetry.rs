@@ -100,6 +100,28 @@ fn metrics_are_well_formed_and_follow_the_training() {
     assert_eq!(ask(address, "GET /nothing HTTP/1.1").0, 404);
 }
 
+/// A panel that asks for a metric which no node has shows nothing, and nobody knows why.
+#[test]
+fn the_grafana_dashboard_asks_for_metrics_that_there_are() {
+    let board: serde_json::Value = serde_json::from_str(include_str!("../../ops/grafana/slowmo.json")).unwrap();
+    let source = include_str!("../src/telemetry/metrics.rs");
+    let mut asked = BTreeSet::new();
+    for target in board["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten()) {
+        let expression = target["expr"].as_str().unwrap();
+        let names = expression.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        asked.extend(names.filter(|name| name.starts_with("slowmo_")).map(str::to_owned));
+    }
+    assert!(asked.len() > 25, "{asked:?}");
+    let suffixes = ["_total", "_bucket", "_sum", "_bytes", "_seconds", "_ratio"];
+    for name in asked {
+        let mut plain = name.trim_start_matches("slowmo_");
+        while let Some(shorter) = suffixes.iter().find_map(|suffix| plain.strip_suffix(suffix)) {
+            plain = shorter;
+        }
+        assert!(source.contains(&format!("\"{plain}\"")), "{name} is no metric");
+    }
+}
+
 #[test]
 fn orders_want_the_token() {
     let folder = tempfile::tempdir().unwrap();

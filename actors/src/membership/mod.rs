@@ -181,6 +181,7 @@ impl MembershipState {
             }
         }
         if let Some(suspects) = self.pulse.suspects() {
+            self.context.status.suspects(suspects.len());
             self.context.actors.tell_gossip_peer(GossipPeerMessage::Suspects(suspects));
         }
         if let Some(unheard) = self.pulse.unheard() {

@@ -78,6 +78,8 @@ impl Collector for Now {
         checkpoints(&mut writer, &report)?;
         let status = context.status.read();
         writer.count("view_changes", "Outcomes that changed the view since this node is a member", None, status.view_changes)?;
+        let suspected = "Members that do not answer, and are not taken for dead yet";
+        writer.gauge("members_suspected", suspected, None, status.suspected as f64)?;
         writer.count("deaths", "How often a member was declared dead", None, status.deaths)?;
         let waiting = MAILBOX_CREDITS_MAX.saturating_sub(context.credits.available_permits());
         let mut queues = vec![("network_events", waiting as f64, MAILBOX_CREDITS_MAX as f64)];

@@ -1,0 +1,80 @@
+// What the page makes of the stream's messages: `node --test runtime/tests/page/`.
+
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { everybody, fresh, happened, mean, part, POINTS_MAX, roundRate, ROUNDS_MAX, standing, take } from '../../src/telemetry/page/state.js';
+
+const round = (number, members, contributors, kind = 'slow') =>
+  ({ round: number, at_us: number * 1e6, kind, step: 4 * number, members, contributors, published_us: 900 });
+const brief = (step, more = {}) => ({
+  age_ms: 10, standing: 'member', round: 1, step, measures: { loss: 1 / (step + 1) }, disagreement: 0.1, weight: null, waits: false,
+  http: null, at_us: step * 1e5, sent_bytes: step * 1000, received_bytes: step * 500,
+  links: [{ to: 2, sent_bytes: step * 300, round_trip_us: 80 }], ...more,
+});
+const told = (nodes, more = {}) => ({ at_us: 10e6, report: { node: 1, events: [] }, nodes, rounds: [], ...more });
+const node = (id, its) => ({ node: id, address: 'x', devices: 1, alive: true, brief: its });
+
+test('rates are those of the teller\'s clock, and of one start of it', () => {
+  const state = fresh();
+  take(state, told([node(1, brief(10))]));
+  assert.deepEqual(state.rates, {});
+  take(state, told([node(1, brief(20))]));
+  assert.deepEqual(state.rates[1], { steps: 10, sent: 10000, received: 5000, links: { 2: 3000 } });
+  // The same brief again says nothing new; a restart counts anew.
+  take(state, told([node(1, brief(20))]));
+  assert.equal(state.rates[1].steps, 10);
+  take(state, told([node(1, brief(30, { sent_bytes: 5 }))]));
+  assert.equal(state.rates[1].steps, 10);
+  take(state, told([]));
+  assert.deepEqual(state.rates, {});
+});
+
+test('an old brief of a page that was open before is not taken for now', () => {
+  const state = take(fresh(), told([node(2, brief(10, { age_ms: 60000 }))]));
+  assert.deepEqual(state.curves, {});
+  assert.deepEqual(standing(state.told.nodes[0]), ['silent', 'warn']);
+});
+
+test('curves go on where the node\'s own begin, without what is no number, and stay short', () => {
+  const before = { orders: true, scales: true, replicas: 1, curves: { loss: [[0, 1], [5, 0.5]] } };
+  const state = take(fresh(), told([node(1, brief(4))], { before }));
+  take(state, told([node(1, brief(8))]));
+  take(state, told([node(1, brief(9, { measures: { loss: null } }))]));
+  assert.deepEqual(state.curves.loss[1], [[0, 1], [5, 0.5], [8, 1 / 9]]);
+  for (let step = 10; step < 5000; step += 1) take(state, told([node(1, brief(step))]));
+  const points = state.curves.loss[1];
+  assert(points.length <= POINTS_MAX && points[0][0] === 0 && points.at(-1)[0] > 4990, String(points.length));
+});
+
+test('a new stream tells all rounds again, once', () => {
+  const state = fresh();
+  const many = Array.from({ length: 300 }, (_, number) => round(number, [1], [1]));
+  take(state, told([], { before: { curves: {} }, rounds: many }));
+  assert.equal(state.rounds.length, ROUNDS_MAX);
+  take(state, told([], { before: { curves: {} }, rounds: many.slice(0, 3) }));
+  assert.equal(state.rounds.length, 3);
+});
+
+test('what a node was in a round', () => {
+  const rounds = [round(0, [1, 2, 3], [1], 'found'), round(1, [1, 2], [1, 2, 3]), round(2, [1, 2, 4], [1]), round(3, [1, 4], [1, 4])];
+  const parts = (id) => rounds.map((_, index) => part(rounds, index, id));
+  assert.deepEqual(parts(1), ['contributed', 'contributed', 'contributed', 'contributed']);
+  assert.deepEqual(parts(2), ['joined', 'contributed', 'late', 'gone']);
+  assert.deepEqual(parts(3), ['joined', 'gone', null, null]);
+  assert.deepEqual(parts(4), [null, null, 'joined', 'contributed']);
+  const state = take(fresh(), told([node(7, null)], { rounds }));
+  assert.deepEqual(everybody(state), [1, 2, 3, 4, 7]);
+  assert.equal(roundRate(state), 1);
+});
+
+test('one thing that many tell of is shown once', () => {
+  const events = [{ at_us: 1e6, node: 2, what: 'a' }, { at_us: 2e6, node: 1, what: 'a' }, { at_us: 3e6, node: 1, what: 'b' }, { at_us: 60e6, node: 1, what: 'a' }];
+  assert.deepEqual(happened(events).map(({ what, nodes }) => [what, nodes]), [['a', [1]], ['b', [1]], ['a', [1, 2]]]);
+});
+
+test('how a node stands, and the mean of those that live', () => {
+  const nodes = [node(1, brief(1)), { ...node(2, brief(1)), alive: false }, node(3, null), node(4, brief(3, { waits: true })), node(5, brief(1, { standing: 'leaving' }))];
+  assert.deepEqual(nodes.map((one) => standing(one)[0]), ['member', 'dead', 'no answer', 'waits', 'leaving']);
+  assert.equal(mean(take(fresh(), told(nodes)), 'loss'), (0.5 + 0.25 + 0.5) / 3);
+  assert.equal(mean(take(fresh(), told(nodes)), 'none'), null);
+});
