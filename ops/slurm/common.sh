@@ -43,6 +43,23 @@ addresses() {
     for host in $hosts; do printf '%s:%s\n' "$host" "$TRAIN_PORT"; done
 }
 
+# Leaves this job's addresses to jobs that come later; `run` takes them away again.
+enroll() {
+    mkdir -p "$TRAIN_FOLDER/jobs"
+    addresses >"$TRAIN_FOLDER/jobs/.$SLURM_JOB_ID"
+    mv "$TRAIN_FOLDER/jobs/.$SLURM_JOB_ID" "$TRAIN_FOLDER/jobs/$SLURM_JOB_ID"
+}
+
+# The files of other jobs whose nodes train in TRAIN_FOLDER now. A job that was killed has left its file behind, so Slurm is asked.
+others() {
+    local file id
+    for file in "$TRAIN_FOLDER"/jobs/*; do
+        id=${file##*/}
+        [[ -e $file && $id != "$SLURM_JOB_ID" ]] || continue
+        [[ -z $(squeue --noheader --states=RUNNING --jobs="$id" 2>/dev/null) ]] || printf '%s\n' "$file"
+    done
+}
+
 # Drains every node of this job. Not by a second signal: a node that gets SIGTERM twice ends at once, and Slurm may have sent it one.
 drain() {
     trap '' TERM
@@ -61,6 +78,7 @@ run() {
     # A signal interrupts a wait.
     while kill -0 "$step" 2>/dev/null; do wait "$step" || true; done
     [[ -z $draining ]] || wait "$draining" || echo "not every node could be drained; see the lines before" >&2
+    rm -f "$TRAIN_FOLDER/jobs/$SLURM_JOB_ID"
     if [[ $drained == yes && ${TRAIN_REQUEUE:-no} == yes ]]; then
         scontrol requeue "$SLURM_JOB_ID"
     fi

@@ -90,6 +90,29 @@ fn an_order_writes_them_down_and_a_node_that_keeps_none_says_so() {
 }
 
 #[test]
+fn a_signal_does_not_end_a_node_that_keeps_nothing() {
+    let parent = tempfile::tempdir().unwrap();
+    let socket = parent.path().join("admin.sock");
+    let mut child = node_at(parent.path(), "SLOWMO_CHECKPOINTS", Some(&socket));
+    until("the node", || std::os::unix::net::UnixStream::connect(&socket).ok());
+    std::thread::sleep(Duration::from_millis(200));
+    kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGUSR1).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(child.try_wait().unwrap(), None);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn no_events_are_no_run_that_held() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(replay(&[], &[folder.path()]).0, Some(1));
+    let empty = folder.path().join("5-1.jsonl");
+    std::fs::write(&empty, "").unwrap();
+    assert_eq!(replay(&[], &[&empty]).0, Some(1));
+}
+
+#[test]
 fn a_trace_is_gone_through_and_what_is_broken_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = node(folder.path(), "SLOWMO_TRACE");

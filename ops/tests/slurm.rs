@@ -32,6 +32,10 @@ const SCONTROL: &str = r#"#!/usr/bin/env bash
 printf '%s\n' "$*" >>"$TRAIN_FOLDER/scontrol"
 [[ $1 != show ]] || echo localhost
 "#;
+/// Says of the jobs in the file `running` that they run.
+const SQUEUE: &str = r#"#!/usr/bin/env bash
+for word in "$@"; do [[ $word != --jobs=* ]] || grep -sx "${word#--jobs=}" "$TRAIN_FOLDER/running"; done
+"#;
 /// A training binary that leaves what it was told.
 const TRAIN: &str = r#"#!/usr/bin/env bash
 env >"$TRAIN_FOLDER/told-$SLURM_PROCID-$SLURM_JOB_ID"
@@ -51,7 +55,7 @@ impl Cluster {
         let user = fs::metadata(folder.path()).unwrap().uid();
         let cluster = Self { folder, user };
         fs::create_dir(cluster.path("bin")).unwrap();
-        for (name, text) in [("srun", SRUN), ("scontrol", SCONTROL), ("train", TRAIN)] {
+        for (name, text) in [("srun", SRUN), ("scontrol", SCONTROL), ("squeue", SQUEUE), ("train", TRAIN)] {
             let path = cluster.path("bin").join(name);
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -151,6 +155,7 @@ fn every_task_becomes_a_node_with_its_own_id_and_port() {
     let node = scripts().join("node");
     assert_eq!(cluster.text("srun"), format!("--no-kill --kill-on-bad-exit=0 --wait=0 {} train --epochs 9 0\n", node.display()));
     assert_eq!(cluster.text("scontrol"), "show hostnames localhost\n");
+    assert!(!cluster.path("jobs").join(&id).exists(), "the job has ended");
     fs::remove_dir(cluster.socket(&id, 0).parent().unwrap()).unwrap();
 }
 
@@ -170,6 +175,26 @@ fn added_nodes_have_the_keys_of_the_founders_and_join() {
     assert!(!keys.iter().any(|key| key.starts_with("SLOWMO_NODE_ID")), "{keys:?}");
     assert_eq!(cluster.text("nodes"), "localhost:7000\nlocalhost:7100\n");
     ids.iter().for_each(|id| fs::remove_dir(cluster.socket(id, 0).parent().unwrap()).unwrap());
+}
+
+/// Founders that come back must not found a second training beside the nodes that were added and still train.
+#[test]
+fn founders_that_are_started_again_join_the_jobs_that_go_on() {
+    let (cluster, ids) = (Cluster::new(), [job(8), job(9), job(10)]);
+    fs::create_dir(cluster.path("jobs")).unwrap();
+    for (id, address) in [(&ids[1], "added:7000\n"), (&ids[2], "killed:7000\n")] {
+        fs::write(cluster.path("jobs").join(id), address).unwrap();
+    }
+    fs::write(cluster.path("running"), format!("{}\n", ids[1])).unwrap();
+    fs::write(cluster.path("keys"), "left as it is").unwrap();
+    let output = cluster.batch("start.sbatch", &ids[0], 2, 7000).arg("train").output().unwrap();
+    assert!(output.status.success() && told(&output).contains(&format!("other jobs ({})", ids[1])), "{}", told(&output));
+    let keys = keys_of(&cluster.text(&format!("told-0-{}", ids[0])));
+    let has = |line: String| keys.iter().any(|key| *key == line);
+    assert!(has("SLOWMO_JOIN=true".into()) && has(format!("SLOWMO_DISCOVER=file:{}", cluster.path("nodes").display())), "{keys:?}");
+    assert!(!keys.iter().any(|key| key.starts_with("SLOWMO_NODE_ID")), "{keys:?}");
+    assert_eq!((cluster.text("nodes").as_str(), cluster.text("keys").as_str()), ("localhost:7000\nadded:7000\n", "left as it is"));
+    fs::remove_dir(cluster.socket(&ids[0], 0).parent().unwrap()).unwrap();
 }
 
 #[test]

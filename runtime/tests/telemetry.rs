@@ -181,6 +181,24 @@ fn measures_are_shown_and_too_many_are_refused() {
     assert_eq!(refused, 7, "three more beside the accuracy");
 }
 
+#[test]
+fn a_node_that_fails_leaves_its_last_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let flight = folder.path().join("flight");
+    let (runtime, mut worker, _) = node(|config| Config { flight: Some(flight.clone()), ..config });
+    let mut parameters = vec![0.5f32; 10];
+    worker.synchronize(&mut parameters).unwrap();
+    (0..4).for_each(|_| _ = worker.step(&mut parameters, 0.1).unwrap());
+    parameters[3] = f32::NAN;
+    let failed = (0..4).any(|_| worker.step(&mut parameters, 0.1).is_err());
+    assert!(failed, "a value that is no number was averaged");
+    assert!(std::fs::read_dir(&flight).is_err(), "nothing is written before it fails");
+    drop((worker, runtime));
+    let file = std::fs::read_dir(&flight).unwrap().next().unwrap().unwrap().path();
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(text.contains("\"contributed\"") && text.contains("\"applied\"") && text.contains("\"failed\""), "{text}");
+}
+
 /// Answers that nobody reads must not keep the others waiting.
 #[test]
 fn who_does_not_read_is_left_and_the_others_are_served() {

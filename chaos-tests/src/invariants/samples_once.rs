@@ -34,8 +34,9 @@ impl Invariant for SamplesOnce {
             return Ok(Checked::NotShown("this run follows no elastic sampler"));
         }
         let Some(last) = history.furthest() else { return Ok(Checked::Times(0)) };
-        let (mut ranges, mut known) = (Vec::new(), Some(last));
+        let (mut ranges, mut known, mut founding) = (Vec::new(), Some(last), last);
         while let Some(at) = known {
+            founding = at;
             ranges.extend(self.used.get(&at.decided.place).into_iter().flatten().copied());
             known = history.before(&at.decided);
         }
@@ -45,7 +46,8 @@ impl Invariant for SamplesOnce {
         }
         // What was left over is dealt again first: what is missing now was dealt in the last round, or after it.
         let newest = self.used.get(&last.decided.place).into_iter().flatten().map(|(from, _)| *from).min();
-        let mut expected = 0;
+        // A training that goes on from a checkpoint used the first ones before.
+        let mut expected = if founding.decided.step.0 > 0 { ranges.first().map_or(0, |(from, _)| *from) } else { 0 };
         for (from, to) in &ranges {
             if *from > expected && newest.is_some_and(|newest| expected < newest) {
                 return Err(format!("samples {expected}..{from} were never used, though later ones were"));

@@ -61,8 +61,9 @@ impl Recorded {
         if lines.is_empty() {
             return Self::default();
         }
-        let from_the_beginning = first_round.is_none_or(|round| round == 0) && all_begin(&lines);
-        if !lines.iter().any(|line| matches!(line.event, Event::Begun(_))) {
+        let is_whole = lines.iter().any(|line| matches!(line.event, Event::Begun(_)));
+        let from_the_beginning = first_round.is_none_or(|round| round == 0) && (is_whole || all_begin(&lines));
+        if !is_whole {
             let mut setup = setup(assumed);
             let names_samples = |line: &Line| matches!(&line.event, Event::Contributed { samples, .. } if !samples.is_empty());
             setup.samples = (from_the_beginning && lines.iter().any(names_samples)).then_some(0);
@@ -179,5 +180,71 @@ pub fn words(event: &Event) -> String {
         Event::Gauge { start, name, value, bound } => format!("{}: {name} {value} of {bound}", node(start)),
         Event::Loss { start, step, loss } => format!("{}: loss {loss:.6} at step {}", node(start), step.0),
         Event::Over => "over".to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::sim::{Look, search};
+
+    /// What the nodes of a simulated run that follows a sampler did, without what its runner says of it.
+    fn lines() -> (Vec<Line>, Assumed) {
+        let runs = (0..).map(|seed| search::seed(seed, &(4..=4), Look { keeps_trace: true, verbose: false }));
+        let report = { runs }.find(|report| report.config.samples.is_some() && report.rounds > 10).unwrap();
+        let assumed = Assumed { quorum: report.config.quorum, replicas: report.config.replicas };
+        let trace = report.trace.unwrap().into_iter();
+        let said = trace.filter(|line| !matches!(line.event, Event::Begun(_) | Event::Faulted { .. } | Event::Quiet | Event::Over));
+        let mut begun = BTreeSet::new();
+        let with_starts = |line: Line| {
+            let start = starts(&line.event).filter(|start| begun.insert(*start) && !matches!(line.event, Event::Started(_)));
+            start.map(|start| Line { at: line.at, event: Event::Started(start) }).into_iter().chain([line])
+        };
+        (said.flat_map(with_starts).collect(), assumed)
+    }
+
+    fn broken((lines, assumed): (Vec<Line>, Assumed)) -> (bool, Vec<String>) {
+        let recorded = Recorded::of(lines, assumed);
+        let rules = recorded.judge().0.iter().map(|broken| broken.violation.invariant.to_string()).collect();
+        (recorded.from_the_beginning, rules)
+    }
+
+    #[test]
+    fn dumps_that_begin_at_different_times_are_judged_as_a_part() {
+        assert_eq!(broken(lines()), (true, vec![]));
+        let (mut late, assumed) = lines();
+        let other = late.iter().filter_map(|line| starts(&line.event)).max().unwrap();
+        // One recorder has forgotten its first half.
+        let half = late.len() / 2;
+        let mut index = 0;
+        late.retain(|line| {
+            index += 1;
+            index > half || starts(&line.event) != Some(other)
+        });
+        assert_eq!(broken((late, assumed)), (false, vec![]));
+    }
+
+    #[test]
+    fn samples_that_are_used_twice_are_found_in_what_nodes_wrote_down() {
+        let (mut twice, assumed) = lines();
+        let mut used = None;
+        for line in &mut twice {
+            if let Event::Contributed { samples, .. } = &mut line.event
+                && !samples.is_empty()
+            {
+                let first = used.get_or_insert_with(|| samples.clone());
+                samples.clone_from(first);
+            }
+        }
+        assert!(used.is_some(), "the run follows a sampler");
+        let verdicts = Recorded::of(twice, assumed).judge().1;
+        let verdict = verdicts.iter().find(|(name, _)| *name == "samples_once").map(|(_, verdict)| verdict);
+        assert!(matches!(verdict, Some(Verdict::Violated(_))), "{verdicts:?}");
+    }
+
+    #[test]
+    fn nothing_is_no_run() {
+        assert!(Recorded::of(Vec::new(), Assumed { quorum: Quorum::Majority, replicas: 1 }).lines.is_empty());
     }
 }
