@@ -190,8 +190,8 @@ fn founders_that_are_started_again_join_the_jobs_that_go_on() {
     let output = cluster.batch("start.sbatch", &ids[0], 2, 7000).arg("train").output().unwrap();
     assert!(output.status.success() && told(&output).contains(&format!("other jobs ({})", ids[1])), "{}", told(&output));
     let keys = keys_of(&cluster.text(&format!("told-0-{}", ids[0])));
-    let has = |line: String| keys.iter().any(|key| *key == line);
-    assert!(has("SLOWMO_JOIN=true".into()) && has(format!("SLOWMO_DISCOVER=file:{}", cluster.path("nodes").display())), "{keys:?}");
+    let found_by = format!("SLOWMO_DISCOVER=file:{}", cluster.path("nodes").display());
+    assert!(keys.contains(&"SLOWMO_JOIN=true".to_owned()) && keys.contains(&found_by), "{keys:?}");
     assert!(!keys.iter().any(|key| key.starts_with("SLOWMO_NODE_ID")), "{keys:?}");
     assert_eq!((cluster.text("nodes").as_str(), cluster.text("keys").as_str()), ("localhost:7000\nadded:7000\n", "left as it is"));
     fs::remove_dir(cluster.socket(&ids[0], 0).parent().unwrap()).unwrap();

@@ -283,7 +283,7 @@ impl Recorder for UntilCrashed {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use slowmo_protocol::ident::{Incarnation, NodeId};
+    use slowmo_protocol::ident::{Incarnation, NodeId, Step};
 
     const START: Start = Start { node: NodeId(7), incarnation: Incarnation(11) };
 
@@ -358,6 +358,18 @@ mod tests {
         let lines: Vec<Line> = text.lines().filter(|line| !line.is_empty()).map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines[0].event, Event::Over);
         assert!(matches!(&lines[1].event, Event::Gauge { value: 2, bound: 0, .. }), "{lines:?}");
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_is_told_and_read() {
+        for loss in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.25, -3.0] {
+            let line = Line { at: Instant(3), event: Event::Loss { start: START, step: Step(4), loss } };
+            let text = serde_json::to_string(&line).unwrap();
+            let Ok(Line { event: Event::Loss { loss: read, .. }, .. }) = serde_json::from_str(&text) else { panic!("{text}") };
+            assert!(read.to_bits() == loss.to_bits() || read.is_nan() && loss.is_nan(), "{text}");
+            let wrong = text.replace("\"loss\":", "\"loss\":\"much\",\"was\":");
+            assert!(serde_json::from_str::<Line>(&wrong).is_err() || wrong == text, "{wrong}");
+        }
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub struct Launch {
     #[arg(long, value_enum, default_value_t, requires = "gpus", conflicts_with = "fail_fast")]
     on_gpu_loss: OnGpuLoss,
     /// Each node serves a page that shows the cluster live, on this machine only; the first node at this port, if one is given.
-    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0", conflicts_with = "fail_fast")]
     dashboard: Option<u16>,
     /// The cluster key of `slowmo keygen`; without it the launch makes one of its own.
     #[arg(long, value_name = "FILE")]

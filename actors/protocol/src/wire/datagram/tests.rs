@@ -59,6 +59,38 @@ fn golden_bytes() {
     }
     assert_eq!(hex(&Datagram::V1(Content::Ask).encode().unwrap()), "0000000000000000");
     assert_eq!(hex(&Datagram::V1(Content::Answer).encode().unwrap()), "0000000001000000");
+    assert_eq!(hex(&Datagram::V1(Content::AskBrief { since_us: 7 }).encode().unwrap()), "00000000030000000700000000000000");
+    assert_eq!(hex(&Datagram::V1(Content::Drain).encode().unwrap()), "0000000005000000");
+    let parts = [
+        "0000000004000000", // version, content
+        "cdab000000000000",
+        "0900000000000000",
+        "02000000", // incarnation, its clock, a member
+        "201f1e1d1c1b1a191817161514131211",
+        "0300000000000000", // lineage, epoch
+        "2a00000000000000",
+        "1800000000000000", // round, inner step
+        "0100000000000000",
+        "04000000000000006c6f7373",
+        "1800000000000000",
+        "000000000000e03f", // one measure: loss at step 24
+        "010000803e",
+        "01000000000000f03f",
+        "00",                     // disagreement, weight, waits
+        "01000000007f0000019e1b", // its page at 127.0.0.1:7070
+        "0a00000000000000",
+        "0b00000000000000", // sent, received
+        "0100000000000000",
+        "0900000000000000",
+        "0c00000000000000",
+        "0d000000", // one link
+        "0100000000000000",
+        "0800000000000000",
+        "0e000000000000006e6f6465203320697320646561",
+        "64", // one event: node 3 is dead
+    ];
+    let brief = Datagram::V1(Content::Brief(Box::new(super::super::examples::brief())));
+    assert_eq!(hex(&brief.encode().unwrap()), parts.concat());
     let update = |node: u8, state: u8| format!("{node:02x}000000000000000b0a000000000000030000000400{state:02x}000000");
     let golden = format!("{header}080000000300000000000000{}{}{}", update(0, 0), update(1, 1), update(2, 2));
     assert_eq!(hex(&swim(SwimMessage::Gossip, 3).encode().unwrap()), golden);
