@@ -1,6 +1,6 @@
 //! What a node shows of itself: written by the shells, read by the admin endpoint. Cheap to update; nobody waits for it.
 
-use crate::timeline::Timeline;
+use crate::timeline::{DISAGREEMENT, Timeline};
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step};
@@ -220,7 +220,7 @@ impl StatusBoard {
         self.with(|status| status.gossip = Some(gossip));
     }
 
-    /// What the training reports under a name. Refused where the name is empty or too long, or one too many.
+    /// What the training reports under a name. Refused where the name is empty, too long, taken by the runtime, or one too many.
     pub fn measure(&self, name: &str, step: Step, value: f64) -> bool {
         let taken = self.with(|status| {
             if let Some(measure) = status.measures.get_mut(name) {
@@ -228,6 +228,8 @@ impl StatusBoard {
                 return true;
             }
             let fits = (1..=MEASURE_NAME_BYTES_MAX).contains(&name.len()) && status.measures.len() < MEASURES_MAX;
+            // The runtime's own curve has that name.
+            let fits = fits && name != DISAGREEMENT;
             fits && status.measures.insert(name.to_owned(), (step, value)).is_none()
         });
         if taken {
@@ -279,7 +281,9 @@ fn note(status: &mut NodeStatus, what: String) {
     if status.events.len() == EVENTS_MAX {
         status.events.pop_front();
     }
-    status.events.push_back(Event { at_us: unix_us(), what });
+    // No two have the same time, and none goes back with the clock: whoever asks for what came later misses nothing.
+    let after = status.events.back().map_or(0, |last| last.at_us + 1);
+    status.events.push_back(Event { at_us: unix_us().max(after), what });
 }
 
 /// Microseconds since 1970.

@@ -87,9 +87,11 @@ impl Timeline {
         if self.rounds.len() == ROUNDS_MAX {
             self.rounds.pop_front();
         }
+        // As with events: no two at the same time, none earlier than the one before.
+        let after = self.rounds.back().map_or(0, |last| last.at_us + 1);
         self.rounds.push_back(RoundNote {
             round: outcome.round.0,
-            at_us: unix_us(),
+            at_us: unix_us().max(after),
             kind: round_name(outcome.terms.kind),
             step: outcome.terms.next_step().0,
             members: outcome.view.ids().collect(),
@@ -106,7 +108,11 @@ impl Timeline {
         self.push(name, step, value);
     }
 
+    /// What is no number is left out: it has no place on a curve.
     fn push(&mut self, name: &str, step: Step, value: f64) {
+        if !value.is_finite() {
+            return;
+        }
         if let Some(curve) = self.curves.get_mut(name) {
             curve.push(step, value);
         } else if self.curves.len() <= MEASURES_MAX {

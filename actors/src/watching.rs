@@ -5,9 +5,9 @@ use crate::context::NodeContext;
 use crate::membership::MembershipMessage;
 use crate::status::{NodeStatus, Standing, unix_us};
 use bytes::Bytes;
-use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::time::{Instant, Span};
-use slowmo_protocol::wire::{Brief, Content, Datagram, Happened, Link, Measure, Stands};
+use slowmo_protocol::wire::{Brief, Content, Datagram, HAPPENED_MAX, Happened, Link, Measure, Stands};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -45,6 +45,8 @@ struct State {
     /// Members of the view only.
     seen: BTreeMap<NodeId, Seen>,
     events: VecDeque<(NodeId, Happened)>,
+    /// Until when each start of a node told what happened, by its own clock.
+    heard: BTreeMap<NodeId, (Incarnation, u64)>,
     asked: Option<Instant>,
     /// The second under way, and the briefs that were sent in it.
     told: (u64, u32),
@@ -73,9 +75,10 @@ impl Watching {
         state.asked = Some(now);
         let members: Vec<NodeId> = context.status.read().members.iter().map(|member| member.id).collect();
         state.seen.retain(|node, _| members.contains(node));
+        state.heard.retain(|node, _| members.contains(node));
         for node in members.into_iter().filter(|node| *node != context.settings.identity.node) {
-            let heard = state.events.iter().filter(|(teller, _)| *teller == node).map(|(_, happened)| happened.at_us).max();
-            send(context, node, &Datagram::V1(Content::AskBrief { since_us: heard.unwrap_or(0) }));
+            let since_us = state.heard.get(&node).map_or(0, |(_, until_us)| *until_us);
+            send(context, node, &Datagram::V1(Content::AskBrief { since_us }));
         }
     }
 
@@ -95,13 +98,17 @@ impl Watching {
 
     /// Takes what a member tells. What happened is taken once, however often it is told.
     pub fn take(&self, context: &NodeContext, from: NodeId, brief: Brief) {
-        if !context.status.read().members.iter().any(|member| member.id == from) {
+        if member(context, from).is_none() {
             return;
         }
         let mut state = self.lock();
-        let heard = state.events.iter().filter(|(teller, _)| *teller == from).map(|(_, happened)| happened.at_us).max();
-        let news = brief.happened.iter().filter(|happened| heard.is_none_or(|heard| happened.at_us > heard));
-        let news: Vec<_> = news.map(|happened| (from, happened.clone())).collect();
+        // Another start counts its time anew.
+        let heard =
+            state.heard.get(&from).filter(|(incarnation, _)| *incarnation == brief.incarnation).map_or(0, |(_, until_us)| *until_us);
+        let news: Vec<_> =
+            brief.happened.iter().filter(|happened| happened.at_us > heard).map(|happened| (from, happened.clone())).collect();
+        let until_us = news.iter().map(|(_, happened)| happened.at_us).fold(heard, u64::max);
+        state.heard.insert(from, (brief.incarnation, until_us));
         state.events.extend(news);
         let over = state.events.len().saturating_sub(EVENTS_KEPT_MAX);
         state.events.drain(..over);
@@ -125,7 +132,9 @@ impl Watching {
     pub fn brief(&self, context: &NodeContext, since_us: u64) -> Brief {
         let (status, traffic) = (context.status.read(), context.transport.traffic());
         let measures = status.measures.iter().map(|(name, (step, value))| Measure { name: name.clone(), step: *step, value: *value });
-        let happened = status.events.iter().filter(|event| event.at_us > since_us);
+        // Who asks for the first time is told the newest.
+        let oldest = if since_us == 0 { status.events.len().saturating_sub(HAPPENED_MAX) } else { 0 };
+        let happened = status.events.iter().skip(oldest).filter(|event| event.at_us > since_us);
         let waits = status.waiting_for.is_some() || status.waiting_to_join.is_some();
         Brief {
             incarnation: context.settings.identity.incarnation,
@@ -147,20 +156,27 @@ impl Watching {
         }
     }
 
-    /// Asks another node, again and again for a moment, to hand over and leave. Must be called inside a tokio runtime.
-    pub fn order_drain(context: &Arc<NodeContext>, node: NodeId) {
+    /// Asks this start of another member, again and again for a moment, to hand over and leave. Whether there is such a member. Must be
+    /// called inside a tokio runtime.
+    pub fn order_drain(context: &Arc<NodeContext>, node: NodeId) -> bool {
+        let Some(incarnation) = member(context, node) else { return false };
         let context = Arc::clone(context);
         tokio::spawn(async move {
             for _ in 0..ORDERS_SENT {
-                send(&context, node, &Datagram::V1(Content::Drain));
+                if member(&context, node) != Some(incarnation) {
+                    return;
+                }
+                send(&context, node, &Datagram::V1(Content::Drain { incarnation }));
                 tokio::time::sleep(ORDER_INTERVAL).await;
             }
         });
+        true
     }
 
     /// Another node passes an operator's order on.
-    pub fn ordered_to_drain(context: &NodeContext, from: NodeId) {
-        if matches!(context.status.read().standing, Standing::Leaving | Standing::Left) {
+    pub fn ordered_to_drain(context: &NodeContext, from: NodeId, incarnation: Incarnation) {
+        let leaves = matches!(context.status.read().standing, Standing::Leaving | Standing::Left);
+        if leaves || incarnation != context.settings.identity.incarnation || member(context, from).is_none() {
             return;
         }
         context.status.event(format!("told by {from} to drain"));
@@ -170,6 +186,11 @@ impl Watching {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Which start of a node is a member, if one is.
+fn member(context: &NodeContext, node: NodeId) -> Option<Incarnation> {
+    context.status.read().members.iter().find(|member| member.id == node).map(|member| member.incarnation)
 }
 
 fn send(context: &NodeContext, to: NodeId, datagram: &Datagram) {

@@ -125,7 +125,7 @@ pub enum WorkerError {
     },
     /// A measure that is not shown.
     #[error(
-        "the measure {name:?} is not shown: a name has 1 to {MEASURE_NAME_BYTES_MAX} bytes, and a node reports at most {MEASURES_MAX} names, the loss among them"
+        "the measure {name:?} is not shown: a name has 1 to {MEASURE_NAME_BYTES_MAX} bytes and is not \"disagreement\", and a node reports at most {MEASURES_MAX} names, the loss among them"
     )]
     NoSuchMeasure {
         /// Its name.

@@ -73,6 +73,8 @@ pub enum ScaleError {
 #[serde(tag = "request", rename_all = "snake_case")]
 enum Request {
     Scale { nodes: usize },
+    Drain { node: u64 },
+    Count,
 }
 
 /// What it answers.
@@ -80,6 +82,7 @@ enum Request {
 #[serde(tag = "answer", rename_all = "snake_case")]
 enum Answer {
     Changed { joined: Vec<usize>, drained: Vec<usize> },
+    Count { nodes: usize },
     Refused { error: String },
 }
 
@@ -90,15 +93,36 @@ pub(crate) fn socket() -> Option<PathBuf> {
 
 /// Asks the launcher for so many nodes: it starts further ones, or drains those with the highest ids. What it did, for a person.
 pub(crate) async fn scale(nodes: usize) -> Result<String, ScaleError> {
-    let socket = socket().ok_or(ScaleError::NoLauncher)?;
-    let answer = tokio::time::timeout(ANSWER_MAX, exchange(socket, &Request::Scale { nodes })).await;
-    let silent = |error: &dyn std::fmt::Display| ScaleError::Silent(error.to_string());
-    match answer.map_err(|error| silent(&error))?.map_err(|error| silent(&error))? {
+    match ask(&Request::Scale { nodes }).await? {
+        Answer::Count { .. } => Err(ScaleError::Silent("it answered something else".to_owned())),
         Answer::Changed { joined, drained } if joined.is_empty() && drained.is_empty() => Ok(format!("{nodes} nodes run already")),
         Answer::Changed { joined, drained } if drained.is_empty() => Ok(format!("nodes {joined:?} are being started")),
         Answer::Changed { drained, .. } => Ok(format!("nodes {drained:?} hand over and leave")),
         Answer::Refused { error } => Err(ScaleError::Refused(error)),
     }
+}
+
+/// Lets the launcher drain one of its nodes, so that it knows who leaves; refused where it has no such node.
+pub(crate) async fn drain(node: u64) -> Result<(), ScaleError> {
+    match ask(&Request::Drain { node }).await? {
+        Answer::Refused { error } => Err(ScaleError::Refused(error)),
+        _ => Ok(()),
+    }
+}
+
+/// How many nodes the launcher runs that do not leave, if it says so.
+pub(crate) async fn count() -> Option<usize> {
+    match ask(&Request::Count).await {
+        Ok(Answer::Count { nodes }) => Some(nodes),
+        _ => None,
+    }
+}
+
+async fn ask(request: &Request) -> Result<Answer, ScaleError> {
+    let socket = socket().ok_or(ScaleError::NoLauncher)?;
+    let answer = tokio::time::timeout(ANSWER_MAX, exchange(socket, request)).await;
+    let silent = |error: &dyn std::fmt::Display| ScaleError::Silent(error.to_string());
+    answer.map_err(|error| silent(&error))?.map_err(|error| silent(&error))
 }
 
 async fn exchange(socket: PathBuf, request: &Request) -> std::io::Result<Answer> {

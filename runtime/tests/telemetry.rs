@@ -174,7 +174,7 @@ fn measures_are_shown_and_too_many_are_refused() {
     worker.synchronize(&mut vec![0.5f32; 10]).unwrap();
     worker.report("accuracy", 0.75).unwrap();
     assert_eq!(samples(&ask(address, "GET /metrics HTTP/1.1").1)["slowmo_measure{name=\"accuracy\"}"], 0.75);
-    for wrong in ["", "a name that is longer than a name may be"] {
+    for wrong in ["", "a name that is longer than a name may be", "disagreement"] {
         assert!(worker.report(wrong, 1.0).is_err(), "{wrong:?}");
     }
     let refused = (0..10).filter(|number| worker.report(&format!("m{number}"), 1.0).is_err()).count();

@@ -69,7 +69,7 @@ fn datagram(context: &NodeContext, from: NodeId, bytes: Bytes, credit: Credit) {
     match Datagram::decode(&bytes) {
         Ok(Datagram::V1(Content::AskBrief { since_us })) => context.watching.tell(context, from, since_us),
         Ok(Datagram::V1(Content::Brief(brief))) => context.watching.take(context, from, *brief),
-        Ok(Datagram::V1(Content::Drain)) => Watching::ordered_to_drain(context, from),
+        Ok(Datagram::V1(Content::Drain { incarnation })) => Watching::ordered_to_drain(context, from, incarnation),
         _ => context.actors.tell_membership(MembershipMessage::Datagram(from, bytes, credit)),
     }
 }

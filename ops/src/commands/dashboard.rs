@@ -5,8 +5,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
 use slowmo::admin;
-use slowmo_ops::jobs::{self, Answer, Request};
-use std::io::IsTerminal;
+use slowmo_ops::jobs::{self, Answer, JobError, Request};
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 
 /// How long a node that has just started may take to serve its page.
 const SERVED_WITHIN: Duration = Duration::from_secs(20);
+/// How long a job may take to be there: the launch may have been typed a moment ago.
+const LAUNCHED_WITHIN: Duration = Duration::from_secs(5);
+/// How long the browser may take to read where the page is.
+const READ_WITHIN: Duration = Duration::from_secs(5);
 /// How often it is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// What opens a page for a person, tried in this order.
@@ -49,11 +53,23 @@ impl Dashboard {
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         let page = match &self.admin {
             Some(socket) => page_of_node(socket)?,
-            None => page_of(&jobs::find(self.job.as_deref())?.0)?,
+            None => page_of(&job_of(self.job.as_deref())?)?,
         };
         let opened = !self.no_open && !console.is_json() && std::io::stdout().is_terminal() && open(&page);
         let told = if opened { format!("opened {page}") } else { page.clone() };
         console.result(told, &Found { command: "dashboard", succeeded: true, page, opened })
+    }
+}
+
+/// The job of this name, or the only one. One that is being launched beside this command is waited for.
+fn job_of(name: Option<&str>) -> anyhow::Result<String> {
+    let start = Instant::now();
+    loop {
+        match jobs::find(name) {
+            Ok((job, _)) => return Ok(job),
+            Err(JobError::None | JobError::Unknown { .. }) if start.elapsed() < LAUNCHED_WITHIN => std::thread::sleep(LOOK_EVERY),
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
@@ -90,12 +106,23 @@ fn url(address: SocketAddr, token: Option<&str>) -> String {
     format!("http://{address}/{token}")
 }
 
+/// Shows the page in a browser; whether one was found. Others see the arguments of a process, so the browser gets a file that only this user
+/// may read, and that leads on.
 fn open(page: &str) -> bool {
     let has_screen = cfg!(target_os = "macos") || ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some());
+    let Ok(mut leads) = tempfile::Builder::new().prefix("slowmo-").suffix(".html").tempfile() else { return false };
+    if !has_screen || write!(leads, "<!doctype html><meta http-equiv=\"refresh\" content=\"0;url={page}\">").is_err() {
+        return false;
+    }
     let start = |opener: &str| {
         let mut command = Command::new(opener);
-        command.arg(page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.arg(leads.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     };
-    has_screen && OPENERS.iter().any(|opener| start(opener))
+    let opened = OPENERS.iter().any(|opener| start(opener));
+    if opened {
+        // The file is gone with this process.
+        std::thread::sleep(READ_WITHIN);
+    }
+    opened
 }

@@ -15,6 +15,8 @@ use slowmo_ops::processes::signals::{catch_signals, caught};
 use slowmo_ops::processes::{Flow, Group, Happening, NODES_MAX, Plan, supervise};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -85,6 +87,9 @@ impl Launch {
         let mut plan = Plan::new(program, usize::from(self.nodes)).arguments(arguments);
         plan.workers = self.workers.map(usize::from);
         plan.gpus = self.gpus.map(usize::from);
+        if let Some(port) = self.dashboard {
+            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| format!("--dashboard={port}: choose a free port, or none"))?;
+        }
         plan.page = self.dashboard;
         plan.cluster_key_file.clone_from(&self.cluster_key_file);
         plan.first_id = self.first_id as usize;
@@ -166,6 +171,7 @@ fn fail_fast(plan: &Plan, console: Console) -> anyhow::Result<Vec<usize>> {
 fn answer(job: &str, group: &mut Group, leaving: &mut BTreeSet<usize>, asked: Asked) {
     let done = match asked.request {
         Request::Status => return tell_status(job, group, asked),
+        Request::Count => Ok(Answer::Count { nodes: group.running_nodes().iter().filter(|node| !leaving.contains(node)).count() }),
         Request::Token => Ok(Answer::Token { token: group.http_token() }),
         Request::Scale { nodes } => scale(group, leaving, nodes),
         Request::Drain { node } => drain(group, leaving, node).map(|()| changed(&[], &[node], &[])),
@@ -176,11 +182,12 @@ fn answer(job: &str, group: &mut Group, leaving: &mut BTreeSet<usize>, asked: As
 }
 
 /// Says where the page is once a node serves it. Best effort: `slowmo dashboard` says it too.
+/// The address has the token in it, which is for a person's eyes, not for logs.
 fn tell_page(job: String, console: Console) {
-    std::thread::spawn(move || {
-        if let Ok(page) = dashboard::page_of(&job) {
-            console.progress(format!("the page of this job: {page}"));
-        }
+    std::thread::spawn(move || match dashboard::page_of(&job) {
+        Ok(page) if std::io::stderr().is_terminal() => console.progress(format!("the page of this job: {page}")),
+        Ok(_) => console.progress(format!("the page of this job is served: slowmo dashboard --job {job}")),
+        Err(_) => {}
     });
 }
 

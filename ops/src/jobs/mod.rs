@@ -29,6 +29,8 @@ pub const ANSWER_MAX: Duration = Duration::from_secs(10);
 pub enum Request {
     /// What every node sees.
     Status,
+    /// How many nodes run that do not leave.
+    Count,
     /// The token that orders to the nodes' pages must bring.
     Token,
     /// To run so many nodes: further ones join, the highest ids drain.
@@ -58,6 +60,11 @@ pub enum Answer {
         job: String,
         /// Its nodes, ascending; `None` where a node does not answer (yet).
         nodes: Vec<(usize, Option<Report>)>,
+    },
+    /// To [`Request::Count`].
+    Count {
+        /// Node processes.
+        nodes: usize,
     },
     /// To [`Request::Token`]; nothing where the nodes serve no pages.
     Token {

@@ -26,6 +26,11 @@ pub enum AccessError {
     /// It would be guessed.
     #[error("the token is shorter than {TOKEN_BYTES_MIN} bytes; slowmo keygen writes a long one")]
     TooShort,
+    /// No request can bring it.
+    #[error(
+        "the token has characters that a header of HTTP cannot bring: use letters, digits and signs of ASCII; slowmo keygen writes some"
+    )]
+    NoHeader,
 }
 
 /// What gives the right to change something.
@@ -50,7 +55,13 @@ impl Token {
 
     /// This token.
     pub fn new(text: &str) -> Result<Self, AccessError> {
-        if text.len() < TOKEN_BYTES_MIN { Err(AccessError::TooShort) } else { Ok(Self(text.to_owned())) }
+        if text.len() < TOKEN_BYTES_MIN {
+            Err(AccessError::TooShort)
+        } else if !text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+            Err(AccessError::NoHeader)
+        } else {
+            Ok(Self(text.to_owned()))
+        }
     }
 
     /// Whether a request's `Authorization` gives it. Compared in a time that does not depend on how much of it is right.
@@ -114,6 +125,7 @@ mod tests {
         }
         assert!(!token.is_given_by(None));
         assert!(matches!(Token::new("short"), Err(AccessError::TooShort)));
+        assert!(matches!(Token::new("pässwort-pässwort"), Err(AccessError::NoHeader)));
         assert_eq!(format!("{token:?}"), "Token(hidden)");
     }
 

@@ -85,7 +85,8 @@ fn telling(teller: Teller) -> impl Stream<Item = Result<Event, Infallible>> {
         if teller.told > 0 {
             tokio::time::sleep(TELL_INTERVAL).await;
         }
-        let told = (teller.told < TOLD_MAX).then(|| teller.tell())?;
+        let launched = if launcher::socket().is_some() { launcher::count().await } else { None };
+        let told = (teller.told < TOLD_MAX).then(|| teller.tell(launched))?;
         let event = Event::default().json_data(told).unwrap_or_else(|error| Event::default().comment(error.to_string()));
         Some((Ok(event), teller))
     })
@@ -108,6 +109,8 @@ struct Told {
     /// Only the first time.
     #[serde(skip_serializing_if = "Option::is_none")]
     before: Option<Before>,
+    /// Nodes that the launcher of this one runs: what an order to scale is about.
+    launched: Option<usize>,
     report: Report,
     nodes: Vec<NodeNote>,
     rounds: Vec<Round>,
@@ -123,8 +126,6 @@ struct Before {
     version: &'static str,
     /// Whether the node takes orders at all.
     orders: bool,
-    /// Whether somebody can start further nodes.
-    scales: bool,
     replicas: usize,
     /// By name, of this node: inner steps and values.
     curves: BTreeMap<String, Vec<(u64, f64)>>,
@@ -143,10 +144,13 @@ struct NodeNote {
 #[derive(Serialize)]
 struct BriefNote {
     age_ms: u64,
+    /// Which start of the node; text, as it is longer than a page's numbers are exact.
+    incarnation: String,
     standing: &'static str,
     round: u64,
     step: u64,
-    measures: BTreeMap<String, f64>,
+    /// By name, inner step and value.
+    measures: BTreeMap<String, (u64, f64)>,
     disagreement: Option<f32>,
     weight: Option<f64>,
     waits: bool,
@@ -196,7 +200,7 @@ impl Teller {
         Self { served, _permit: permit, told: 0, rounds_until_us: 0, shards: None, events: Vec::new() }
     }
 
-    fn tell(&mut self) -> Told {
+    fn tell(&mut self, launched: Option<usize>) -> Told {
         let served = Arc::clone(&self.served);
         let context = &served.context;
         context.watching.ask(context);
@@ -205,7 +209,7 @@ impl Teller {
         self.told += 1;
         let nodes = nodes(context, &report);
         let (rounds, shards, events) = (self.rounds(context), self.shards(context), self.events(context, &report));
-        Told { at_us: unix_us(), before, report, nodes, rounds, shards, events }
+        Told { at_us: unix_us(), before, launched, report, nodes, rounds, shards, events }
     }
 
     fn rounds(&mut self, context: &NodeContext) -> Vec<Round> {
@@ -245,8 +249,7 @@ fn before(served: &Served) -> Before {
         .context
         .status
         .timeline(|timeline| timeline.curves().map(|(name, curve)| (name.to_owned(), curve.points().to_vec())).collect::<BTreeMap<_, _>>());
-    let (orders, scales) = (served.token.is_some(), launcher::socket().is_some());
-    Before { version: env!("CARGO_PKG_VERSION"), orders, scales, replicas: served.context.settings.replicas, curves }
+    Before { version: env!("CARGO_PKG_VERSION"), orders: served.token.is_some(), replicas: served.context.settings.replicas, curves }
 }
 
 fn round(note: &RoundNote) -> Round {
@@ -287,10 +290,11 @@ fn brief_note(brief: &Brief, age_ms: u64) -> BriefNote {
         |link: &slowmo_protocol::wire::Link| LinkNote { to: link.to.0, sent_bytes: link.sent_bytes, round_trip_us: link.round_trip_us };
     BriefNote {
         age_ms,
+        incarnation: brief.incarnation.0.to_string(),
         standing,
         round: brief.round.0,
         step: brief.step.0,
-        measures: brief.measures.iter().map(|measure| (measure.name.clone(), measure.value)).collect(),
+        measures: brief.measures.iter().map(|measure| (measure.name.clone(), (measure.step.0, measure.value))).collect(),
         disagreement: brief.disagreement,
         weight: brief.weight,
         waits: brief.waits,

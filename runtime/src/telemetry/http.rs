@@ -158,7 +158,7 @@ fn router(served: Arc<Served>) -> Router {
 /// Answers only so often, and on a loopback address only what was asked of this machine by name: a page of elsewhere whose name was made
 /// to lead here must not read what this node shows.
 async fn put_off(State(served): State<Arc<Served>>, request: Request, next: Next) -> Response {
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("no text"));
     if served.is_local && !is_host_of_this_machine(host) {
         let why = "this address is served to this machine only: ask localhost or 127.0.0.1, and let a proxy send such a Host\n";
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();

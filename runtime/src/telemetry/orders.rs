@@ -34,14 +34,17 @@ pub(super) async fn drain(State(served): State<Arc<Served>>, Query(whom): Query<
     let context = &served.context;
     let own = context.settings.identity.node;
     let node = whom.node.map_or(own, NodeId);
-    if node == own {
-        tracing::info!("told over HTTP to drain");
-        context.actors.tell_membership(MembershipMessage::Drain);
-    } else if context.status.read().members.iter().any(|member| member.id == node) {
-        tracing::info!(%node, "told over HTTP to drain another node");
-        Watching::order_drain(context, node);
-    } else {
+    let is_known = node == own || context.status.read().members.iter().any(|member| member.id == node);
+    tracing::info!(%node, is_known, "told over HTTP to drain a node");
+    // Whoever counts the nodes must know who leaves; nodes of other launchers are told by the cluster.
+    let told = is_known && launcher::socket().is_some() && launcher::drain(node.0).await.is_ok();
+    if !is_known {
         return (StatusCode::NOT_FOUND, format!("{node} is no member of the view: nothing was done\n")).into_response();
+    }
+    if !told && node == own {
+        context.actors.tell_membership(MembershipMessage::Drain);
+    } else if !told {
+        Watching::order_drain(context, node);
     }
     (StatusCode::ACCEPTED, format!("{node} is told to hand over and leave\n")).into_response()
 }

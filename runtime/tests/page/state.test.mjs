@@ -7,7 +7,7 @@ import { everybody, fresh, happened, mean, part, POINTS_MAX, roundRate, ROUNDS_M
 const round = (number, members, contributors, kind = 'slow') =>
   ({ round: number, at_us: number * 1e6, kind, step: 4 * number, members, contributors, published_us: 900 });
 const brief = (step, more = {}) => ({
-  age_ms: 10, standing: 'member', round: 1, step, measures: { loss: 1 / (step + 1) }, disagreement: 0.1, weight: null, waits: false,
+  age_ms: 10, incarnation: '1', standing: 'member', round: 1, step, measures: { loss: [step, 1 / (step + 1)] }, disagreement: 0.1, weight: null, waits: false,
   http: null, at_us: step * 1e5, sent_bytes: step * 1000, received_bytes: step * 500,
   links: [{ to: 2, sent_bytes: step * 300, round_trip_us: 80 }], ...more,
 });
@@ -25,21 +25,27 @@ test('rates are those of the teller\'s clock, and of one start of it', () => {
   assert.equal(state.rates[1].steps, 10);
   take(state, told([node(1, brief(30, { sent_bytes: 5 }))]));
   assert.equal(state.rates[1].steps, 10);
+  take(state, told([node(1, brief(5, { incarnation: '2' }))]));
+  take(state, told([node(1, brief(9, { incarnation: '2' }))]));
+  assert.equal(state.rates[1].steps, 10);
+  take(state, told([{ ...node(1, brief(12, { incarnation: '2' })), alive: false }]));
+  assert.deepEqual(state.rates, {}, 'the dead have none');
+  take(state, told([node(1, brief(20, { incarnation: '2' }))]));
   take(state, told([]));
   assert.deepEqual(state.rates, {});
 });
 
 test('an old brief of a page that was open before is not taken for now', () => {
   const state = take(fresh(), told([node(2, brief(10, { age_ms: 60000 }))]));
-  assert.deepEqual(state.curves, {});
+  assert.deepEqual(Object.keys(state.curves), []);
   assert.deepEqual(standing(state.told.nodes[0]), ['silent', 'warn']);
 });
 
 test('curves go on where the node\'s own begin, without what is no number, and stay short', () => {
-  const before = { orders: true, scales: true, replicas: 1, curves: { loss: [[0, 1], [5, 0.5]] } };
+  const before = { orders: true, replicas: 1, curves: { loss: [[0, 1], [3, null], [5, 0.5]] } };
   const state = take(fresh(), told([node(1, brief(4))], { before }));
   take(state, told([node(1, brief(8))]));
-  take(state, told([node(1, brief(9, { measures: { loss: null } }))]));
+  take(state, told([node(1, brief(9, { measures: { loss: [9, null] } }))]));
   assert.deepEqual(state.curves.loss[1], [[0, 1], [5, 0.5], [8, 1 / 9]]);
   for (let step = 10; step < 5000; step += 1) take(state, told([node(1, brief(step))]));
   const points = state.curves.loss[1];
@@ -64,12 +70,31 @@ test('what a node was in a round', () => {
   assert.deepEqual(parts(4), [null, null, 'joined', 'contributed']);
   const state = take(fresh(), told([node(7, null)], { rounds }));
   assert.deepEqual(everybody(state), [1, 2, 3, 4, 7]);
-  assert.equal(roundRate(state), 1);
+  assert.equal(roundRate(state), 0.3, 'until now');
+  assert.equal(roundRate({ ...state, told: { at_us: 100e6 } }), 0, 'none is decided');
 });
 
 test('one thing that many tell of is shown once', () => {
   const events = [{ at_us: 1e6, node: 2, what: 'a' }, { at_us: 2e6, node: 1, what: 'a' }, { at_us: 3e6, node: 1, what: 'b' }, { at_us: 60e6, node: 1, what: 'a' }];
   assert.deepEqual(happened(events).map(({ what, nodes }) => [what, nodes]), [['a', [1]], ['b', [1]], ['a', [1, 2]]]);
+});
+
+test('another run on the same page begins anew, and names mean nothing to the language', () => {
+  const first = { before: { curves: {} }, report: { node: 1, lineage: 'a', events: [] } };
+  const state = take(fresh(), told([node(1, brief(500)), node(2, brief(500, { measures: { __proto__: null, ['__proto__']: [1, 2], constructor: [500, 3] } }))], first));
+  assert.deepEqual(state.curves.constructor, { 2: [[500, 3]] });
+  assert.equal({}.polluted, undefined);
+  take(state, told([node(2, brief(3))], { ...first, report: { node: 1, lineage: 'b', events: [] } }));
+  assert.deepEqual(state.curves.loss, { 2: [[3, 0.25]] });
+});
+
+test('a measure stands at its own step', () => {
+  const state = fresh();
+  const told_at = (step, own) => take(state, told([node(1, brief(step, { measures: { accuracy: [own, 0.5] } }))]));
+  told_at(10, 7);
+  told_at(20, 7);
+  told_at(30, 27);
+  assert.deepEqual(state.curves.accuracy[1], [[7, 0.5], [27, 0.5]]);
 });
 
 test('how a node stands, and the mean of those that live', () => {

@@ -179,7 +179,7 @@ impl Liveness {
             Ok(Datagram::V1(Content::Ask)) => send(from, Content::Answer, out),
             Ok(Datagram::V1(Content::Swim(packet))) => self.packet(from, packet, now, out),
             // The others are not about who is alive: whoever reads datagrams first takes them out.
-            Ok(Datagram::V1(Content::Answer | Content::AskBrief { .. } | Content::Brief(_) | Content::Drain)) | Err(_) => {}
+            Ok(Datagram::V1(Content::Answer | Content::AskBrief { .. } | Content::Brief(_) | Content::Drain { .. })) | Err(_) => {}
         }
     }
 

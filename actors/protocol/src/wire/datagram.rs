@@ -34,8 +34,11 @@ pub enum Content {
     },
     /// The brief.
     Brief(Box<Brief>),
-    /// Asks the receiver to hand over and leave: an operator gave the order to the sender.
-    Drain,
+    /// Asks this start of the receiver to hand over and leave: an operator gave the order to the sender.
+    Drain {
+        /// Which start: whoever takes its place is not meant.
+        incarnation: Incarnation,
+    },
 }
 
 /// One message of the SWIM protocol, with news of other nodes.

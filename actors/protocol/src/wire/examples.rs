@@ -243,7 +243,8 @@ pub(super) fn preface(listen: SocketAddr, bulk: bool) -> Preface {
 /// One example of every datagram; their golden bytes are beside them.
 pub(super) fn datagrams() -> Vec<Datagram> {
     let swim = swim_messages().map(|message| Content::Swim(packet(message, 3)));
-    let watching = [Content::AskBrief { since_us: 7 }, Content::Brief(Box::new(brief())), Content::Drain];
+    let watching =
+        [Content::AskBrief { since_us: 7 }, Content::Brief(Box::new(brief())), Content::Drain { incarnation: brief().incarnation }];
     [Content::Ask, Content::Answer].into_iter().chain(swim).chain(watching).map(Datagram::V1).collect()
 }
 

@@ -159,7 +159,7 @@ impl Asked {
         match done {
             Ok(Answer::Changed { joined, drained, killed }) => format!("started {joined:?}, draining {drained:?}, killed {killed:?}"),
             Ok(Answer::Refused { error }) => error,
-            Ok(Answer::Status { .. } | Answer::Token { .. }) => "it answered something else".to_owned(),
+            Ok(Answer::Status { .. } | Answer::Token { .. } | Answer::Count { .. }) => "it answered something else".to_owned(),
             Err(error) => format!("{error:#}"),
         }
     }

@@ -1,6 +1,6 @@
 // The page: listens to its node's stream of events and shows what it tells; carries orders back, with the token.
 
-import { everybody, fresh, happened, mean, part, roundRate, ROUNDS_MAX, standing, take } from './state.js';
+import { everybody, fresh, happened, mean, measure, part, roundRate, ROUNDS_MAX, standing, take } from './state.js';
 import * as draw from './draw.js';
 
 /** Without a message for so long, the node counts as gone. */
@@ -10,6 +10,11 @@ const ASKS_MS = 3000;
 
 /** How long the answer to an order stays. */
 const SAID_MS = 15000;
+
+/** Links that a node tells of others, at most. */
+const LINKS_MAX = 16;
+/** From so many nodes on, matrices are drawn every so many messages only. */
+const [MANY, SELDOM] = [64, 10];
 
 const state = fresh();
 let saidUntil = null;
@@ -98,7 +103,7 @@ at('token-form').addEventListener('submit', (event) => {
   show();
 });
 
-let scaleAsks = null;
+let [scaleAsks, scaleTo] = [null, null];
 at('scale').addEventListener('input', () => (at('scale').dataset.touched = 'yes'));
 at('scale-form').addEventListener('submit', (event) => {
   event.preventDefault();
@@ -110,14 +115,15 @@ at('scale-form').addEventListener('submit', (event) => {
     button.classList.remove('asks');
   };
   if (scaleAsks === null) {
-    button.textContent = `to ${at('scale').value}?`;
+    scaleTo = at('scale').value;
+    button.textContent = `to ${scaleTo}?`;
     button.classList.add('asks');
     scaleAsks = setTimeout(rest, ASKS_MS);
     return;
   }
   rest();
   delete at('scale').dataset.touched;
-  order(`scale?nodes=${encodeURIComponent(at('scale').value)}`);
+  order(`scale?nodes=${encodeURIComponent(scaleTo)}`);
 });
 
 // What is shown
@@ -197,15 +203,23 @@ function showNodes() {
     const [cells, brief, rates] = [body.rows[index].cells, node.brief, state.rates[node.node]];
     const [word, kind] = standing(node);
     cells[1].replaceChildren(element('span', { className: `badge ${kind}`, textContent: word }));
-    const link = brief?.http && node.node !== report.node ? pageOf(brief.http, node.address) : node.address;
-    if (cells[2].textContent !== node.address || (typeof link !== 'string' && !cells[2].firstElementChild)) cells[2].replaceChildren(link);
-    const texts = [node.devices, brief?.step ?? '–', number(rates?.steps), number(brief?.measures.loss, 4), number(brief?.disagreement),
+    const link = node.node === report.node ? null : pageOf(node, node.address);
+    if (cells[2].textContent !== node.address || cells[2].firstElementChild?.href !== link?.href) cells[2].replaceChildren(link ?? node.address);
+    const texts = [node.devices, brief?.step ?? '–', number(rates?.steps), number(measure(node, 'loss'), 4), number(brief?.disagreement),
       number(brief?.weight), rate(rates?.sent), rate(rates?.received)];
     texts.forEach((text, column) => (cells[3 + column].textContent = text));
   });
 }
 
-function pageOf(http, text) {
+const hostOf = (address) => address.slice(0, address.lastIndexOf(':'));
+const isLoopback = (host) => host.startsWith('127.') || host === '[::1]';
+
+/** A link to a node's page, if this browser reaches it: a loopback address is one of the machine that this page's node runs on. */
+function pageOf(node, text) {
+  const http = node.brief?.http;
+  const own = state.told.nodes.find((other) => other.node === state.told.report.node);
+  const here = own && hostOf(own.address) === hostOf(node.address);
+  if (!http || (isLoopback(hostOf(http)) && !here)) return null;
   const hash = token() ? `#token=${encodeURIComponent(token())}` : '';
   return element('a', { href: `http://${http}/${hash}`, textContent: text, title: 'its page' });
 }
@@ -220,11 +234,11 @@ function showMatrices() {
     return `node ${from} → node ${to}: ${rate(going(from, to))}${took ? `, round trip ${(took / 1000).toFixed(2)} ms` : ''}`;
   };
   under.set(at('links'), draw.matrix(at('links'), ids, going, tell));
-  const most = Math.max(0, ...ids.flatMap((from) => ids.map((to) => going(from, to) ?? 0)));
-  at('links-now').textContent = ids.length > 1 ? `row to column, the busiest ${rate(most)}` : 'one node has none';
+  const told = ids.length > LINKS_MAX + 1 ? `; of each node its ${LINKS_MAX} busiest` : '';
+  at('links-now').textContent = ids.length > 1 ? `row to column, the busiest ${rate(draw.strongest(ids, going))}${told}` : 'one node has none';
   if (!state.shards) return;
   under.set(at('shards'), draw.shards(at('shards'), ids, state.shards.holders));
-  const replicas = Math.max(0, ...state.shards.holders.map((nodesOf) => nodesOf.length - 1));
+  const replicas = state.shards.holders.reduce((most, holders) => Math.max(most, holders.length - 1), 0);
   at('shards-now').textContent = `${state.shards.elements} values in ${state.shards.holders.length} shards, ${replicas} replica(s) of each`;
 }
 
@@ -238,7 +252,7 @@ function showTimeline() {
 
 function showEvents() {
   const list = at('events');
-  const key = `${state.events.length} ${state.events.at(-1)?.at_us}`;
+  const key = String(state.eventsTold);
   if (list.dataset.key === key) return;
   list.dataset.key = key;
   const time = (event) => new Date(event.at_us / 1000).toLocaleTimeString([], { hour12: false });
@@ -249,14 +263,14 @@ function showEvents() {
 }
 
 function showHead() {
-  const { report, nodes } = state.told;
+  const { report } = state.told;
   at('where').textContent = `node ${report.node} of history ${report.lineage.slice(0, 8)}, epoch ${report.epoch}`;
   document.title = `slowmo · round ${report.round}`;
   const orders = Boolean(state.before?.orders);
   at('token-form').hidden = !orders || Boolean(token());
-  at('scale-form').hidden = !orders || !token() || !state.before.scales;
+  at('scale-form').hidden = !orders || !token() || state.told.launched === null;
   const scale = at('scale');
-  if (document.activeElement !== scale && !scale.dataset.touched) scale.value = nodes.length;
+  if (document.activeElement !== scale && !scale.dataset.touched) scale.value = state.told.launched ?? '';
 }
 
 function showPulse() {
@@ -266,29 +280,33 @@ function showPulse() {
   at('pulse').textContent = word;
   at('pulse').className = `badge ${silent ? 'bad' : word === 'member' ? 'good' : 'warn'}`;
   const banner = at('banner');
-  const others = (state.told?.nodes ?? []).filter((node) => node.node !== report.node && node.alive && node.brief?.http);
+  const others = (state.told?.nodes ?? []).filter((node) => node.node !== report.node && node.alive && pageOf(node, ''));
   const why = silent && state.told ? 'silent' : report?.waiting_for ? `waits${report.waiting_for}` : '';
   banner.hidden = why === '';
   if (banner.dataset.why === why) return;
   banner.dataset.why = why;
   if (why === 'silent') {
     banner.replaceChildren(`Node ${report.node}, which serves this page, does not answer: it has left, or was lost. What is shown is what it told last. `);
-    others.forEach((node) => banner.append(pageOf(node.brief.http, `Go on at node ${node.node}`), ' '));
+    others.slice(0, 4).forEach((node) => banner.append(pageOf(node, `Go on at node ${node.node}`), ' '));
   } else {
     banner.textContent = report?.waiting_for ? `No round is decided now: ${report.waiting_for}` : '';
   }
 }
 
+let shown = 0;
+
 function show() {
   showPulse();
-  if (!state.told) return;
+  // A page that nobody sees is not drawn.
+  if (!state.told || document.hidden) return;
   showHead();
   showTiles();
   showTimeline();
   showCharts();
   showNodes();
-  showMatrices();
+  if (state.told.nodes.length < MANY || shown % SELDOM === 0) showMatrices();
   showEvents();
+  shown += 1;
 }
 
 // What comes
@@ -317,6 +335,7 @@ document.addEventListener('mousemove', (event) => {
   tip.style.top = `${Math.min(event.clientY + 16, window.innerHeight - tip.offsetHeight - 8)}px`;
 });
 window.addEventListener('resize', show);
+document.addEventListener('visibilitychange', show);
 window.addEventListener('hashchange', () => {
   adoptToken();
   show();

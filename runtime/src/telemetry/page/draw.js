@@ -9,8 +9,11 @@ export function hue(id) {
   return HUES[(id - 1 + HUES.length) % HUES.length] ?? HUES[0];
 }
 
-function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+/** The colours of the look that the system prefers; read once a drawing, as reading them costs. */
+function colours() {
+  const look = getComputedStyle(document.documentElement);
+  const names = ['contributed', 'replica', 'late', 'joined', 'gone', 'none', 'line', 'faint'];
+  return Object.fromEntries(names.map((name) => [name, look.getPropertyValue(`--${name}`).trim()]));
 }
 
 /** Makes a canvas as sharp as the screen; its context and its width, in the page's units. */
@@ -27,13 +30,15 @@ function prepare(canvas, height) {
 }
 
 const LABEL = 54;
+/** Most lines behind curves. */
+const LINES_MAX = 8;
 
 function rowHeight(rows) {
   return Math.max(4, Math.min(18, Math.floor(520 / Math.max(rows, 1))));
 }
 
-function rowLabels(context, ids, height, top = 0) {
-  context.fillStyle = colour('faint');
+function rowLabels(context, look, ids, height, top = 0) {
+  context.fillStyle = look.faint;
   context.textAlign = 'left';
   const every = Math.ceil(12 / height);
   ids.forEach((id, row) => {
@@ -45,18 +50,19 @@ function rowLabels(context, ids, height, top = 0) {
 export function timeline(canvas, rounds, ids, slots) {
   const height = rowHeight(ids.length);
   const [context, width] = prepare(canvas, ids.length * height + 18);
+  const look = colours();
   const step = (width - LABEL) / slots;
   const left = width - rounds.length * step;
-  rowLabels(context, ids, height);
+  rowLabels(context, look, ids, height);
   rounds.forEach((round, index) => {
     const x = left + index * step;
     ids.forEach((id, row) => {
       const what = part(rounds, index, id);
-      context.fillStyle = colour(what ?? 'none');
+      context.fillStyle = look[what ?? 'none'];
       context.fillRect(x, row * height + 1, Math.max(step - (step > 3 ? 1 : 0), 0.5), height - 2);
     });
   });
-  context.fillStyle = colour('faint');
+  context.fillStyle = look.faint;
   const every = Math.max(1, Math.round(70 / step));
   rounds.forEach((round, index) => {
     if (round.round % every !== 0) return;
@@ -98,6 +104,7 @@ function spansDecades(lines) {
 export function curves(canvas, byNode) {
   const height = 170;
   const [context, width] = prepare(canvas, height);
+  const look = colours();
   let lines = Object.entries(byNode);
   const isLogarithmic = spansDecades(lines);
   if (isLogarithmic) lines = lines.map(([id, points]) => [id, points.filter(([, value]) => value > 0)]);
@@ -112,15 +119,19 @@ export function curves(canvas, byNode) {
     }
   }
   if (!lines.length) return () => null;
-  if (high - low < 1e-12) [low, high] = [low - Math.abs(low || 1) * 0.05, high + Math.abs(high || 1) * 0.05];
+  // Curves that are flat, or as good as flat to a number's precision, get some room.
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  if (high - low <= size * 1e-9) [low, high] = [low - (size || 1) * 0.05, high + (size || 1) * 0.05];
   const [left, right, top, bottom] = [46, width - 6, 6, height - 18];
   const x = (step) => left + ((step - first) / Math.max(last - first, 1)) * (right - left);
   const y = (value) => bottom - ((scaled(value) - low) / (high - low)) * (bottom - top);
-  context.strokeStyle = colour('line');
-  context.fillStyle = colour('faint');
+  context.strokeStyle = look.line;
+  context.fillStyle = look.faint;
   context.textAlign = 'right';
   const unit = isLogarithmic ? Math.max(1, Math.round((high - low) / 4)) : nice(high - low);
-  for (let at = Math.ceil(low / unit) * unit; at <= high + 1e-9; at += unit) {
+  const lowest = Math.ceil(low / unit);
+  for (let line = 0; line < LINES_MAX && (lowest + line) * unit <= high; line += 1) {
+    const at = (lowest + line) * unit;
     const level = bottom - ((at - low) / (high - low)) * (bottom - top);
     context.beginPath();
     context.moveTo(left, level);
@@ -148,14 +159,22 @@ export function curves(canvas, byNode) {
   };
 }
 
+/** The largest value between any two. */
+export function strongest(ids, value) {
+  let most = 0;
+  for (const from of ids) for (const to of ids) most = Math.max(most, value(from, to) ?? 0);
+  return most;
+}
+
 /** Rows by columns of nodes, each cell as strong as its value. */
 export function matrix(canvas, ids, value, tell) {
   const height = rowHeight(ids.length);
   const top = 16;
   const [context, width] = prepare(canvas, ids.length * height + top);
+  const look = colours();
   const cell = Math.min((width - LABEL) / Math.max(ids.length, 1), 64);
-  const most = Math.max(...ids.flatMap((from) => ids.map((to) => value(from, to) ?? 0)), 1e-9);
-  rowLabels(context, ids, height, top);
+  const most = strongest(ids, value) || 1;
+  rowLabels(context, look, ids, height, top);
   context.textAlign = 'center';
   const every = Math.ceil(18 / cell);
   ids.forEach((id, column) => {
@@ -165,10 +184,10 @@ export function matrix(canvas, ids, value, tell) {
     const strength = (value(from, to) ?? 0) / most;
     const [x, y] = [LABEL + column * cell, top + row * height];
     context.globalAlpha = 1;
-    context.fillStyle = colour('none');
+    context.fillStyle = look.none;
     if (from !== to) context.fillRect(x + 0.5, y + 0.5, cell - 1, height - 1);
     context.globalAlpha = strength > 0 ? 0.12 + 0.88 * strength : 0;
-    context.fillStyle = colour('contributed');
+    context.fillStyle = look.contributed;
     if (from !== to) context.fillRect(x + 0.5, y + 0.5, cell - 1, height - 1);
   }));
   context.globalAlpha = 1;
@@ -182,16 +201,17 @@ export function matrix(canvas, ids, value, tell) {
 export function shards(canvas, ids, holders) {
   const height = rowHeight(ids.length);
   const [context, width] = prepare(canvas, ids.length * height + 18);
+  const look = colours();
   const cell = (width - LABEL) / Math.max(holders.length, 1);
-  rowLabels(context, ids, height);
+  rowLabels(context, look, ids, height);
   ids.forEach((id, row) => {
     holders.forEach((nodes, shard) => {
       const rank = nodes.indexOf(id);
-      context.fillStyle = colour(rank === 0 ? 'contributed' : rank > 0 ? 'replica' : 'none');
+      context.fillStyle = rank === 0 ? look.contributed : rank > 0 ? look.replica : look.none;
       context.fillRect(LABEL + shard * cell, row * height + 1, Math.max(cell - (cell > 4 ? 1 : 0), 0.5), height - 2);
     });
   });
-  context.fillStyle = colour('faint');
+  context.fillStyle = look.faint;
   context.textAlign = 'left';
   context.fillText('shard 0', LABEL, ids.length * height + 10);
   context.textAlign = 'right';

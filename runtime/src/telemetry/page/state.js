@@ -8,24 +8,42 @@ export const POINTS_MAX = 1024;
 export const STALE_MS = 5000;
 
 export function fresh() {
-  return { told: null, before: null, rounds: [], curves: {}, last: {}, rates: {}, shards: null, events: [] };
+  return { told: null, before: null, lineage: null, rounds: [], curves: named(), last: {}, rates: {}, shards: null, events: [], eventsTold: 0 };
+}
+
+/** By names that others choose: no name means anything to the language. */
+function named() {
+  return Object.create(null);
 }
 
 /** Takes one message of the stream. */
 export function take(state, told) {
   state.told = told;
   if (told.before) {
-    // A new stream tells all rounds again; what was learned of other nodes stays.
+    // A new stream tells all rounds again; what was learned of other nodes stays, unless it is another run that is served there now.
+    if (state.lineage !== null && state.lineage !== told.report.lineage) Object.assign(state, { curves: named(), last: {}, rates: {}, shards: null });
     state.before = told.before;
+    state.lineage = told.report.lineage;
     state.rounds = [];
-    for (const [name, points] of Object.entries(told.before.curves)) curve(state, name)[told.report.node] = points.slice();
+    for (const [name, points] of Object.entries(told.before.curves)) {
+      curve(state, name)[told.report.node] = points.filter(([, value]) => Number.isFinite(value));
+    }
   }
   state.rounds = state.rounds.concat(told.rounds).slice(-ROUNDS_MAX);
   if (told.shards) state.shards = told.shards;
-  if (told.events) state.events = told.events;
+  if (told.events) Object.assign(state, { events: told.events, eventsTold: state.eventsTold + 1 });
   for (const node of told.nodes) if (node.brief) note(state, node.node, node.brief);
-  for (const id of Object.keys(state.rates)) if (!told.nodes.some((node) => String(node.node) === id)) delete state.rates[id];
+  forget(state);
   return state;
+}
+
+/** Who is dead or says nothing has no rates; who is in no round any more, no curve. */
+function forget(state) {
+  const speaks = (node) => node.alive && node.brief && node.brief.age_ms <= STALE_MS;
+  const speaking = new Set(state.told.nodes.filter(speaks).map((node) => String(node.node)));
+  for (const id of Object.keys(state.rates)) if (!speaking.has(id)) delete state.rates[id];
+  const known = new Set(everybody(state).map(String));
+  for (const byNode of [...Object.values(state.curves), state.last]) for (const id of Object.keys(byNode)) if (!known.has(id)) delete byNode[id];
 }
 
 function curve(state, name) {
@@ -35,12 +53,13 @@ function curve(state, name) {
 function note(state, id, brief) {
   // What a node told before this page was open, to another one.
   if (brief.age_ms > STALE_MS) return;
-  for (const [name, value] of Object.entries(brief.measures)) push(curve(state, name), id, brief.step, value);
-  if (brief.disagreement !== null) push(curve(state, 'disagreement'), id, brief.step, brief.disagreement);
+  for (const [name, [step, value]] of Object.entries(brief.measures)) push(curve(state, name), id, step, value);
   const last = state.last[id];
-  if (last && brief.at_us <= last.at_us) return;
-  // A node that started again counts anew.
-  if (last && brief.sent_bytes >= last.sent_bytes && brief.step >= last.step) state.rates[id] = rates(last, brief);
+  if (brief.disagreement !== null && brief.disagreement !== last?.disagreement) push(curve(state, 'disagreement'), id, brief.step, brief.disagreement);
+  // A node that started again counts anew, and so does one whose clock was set back.
+  const goes = last && last.incarnation === brief.incarnation && brief.at_us >= last.at_us;
+  if (goes && brief.at_us === last.at_us) return;
+  if (goes && brief.sent_bytes >= last.sent_bytes && brief.step >= last.step) state.rates[id] = rates(last, brief);
   state.last[id] = brief;
 }
 
@@ -68,12 +87,12 @@ function push(curves, id, step, value) {
   if (points.length > POINTS_MAX) curves[id] = points.filter((_, index) => index % 2 === 0);
 }
 
-/** Decided rounds a second, over those of the last half minute. */
+/** Decided rounds a second, of the last half minute, until now: fewer and fewer where none is decided. */
 export function roundRate(state) {
   const now = state.told.at_us;
   const recent = state.rounds.filter((round) => now - round.at_us < 30e6);
-  if (recent.length < 2) return null;
-  return (recent.length - 1) / ((recent[recent.length - 1].at_us - recent[0].at_us) / 1e6);
+  if (recent.length < 2) return state.rounds.length < 2 ? null : 0;
+  return (recent.length - 1) / (Math.max(now - recent[0].at_us, 1) / 1e6);
 }
 
 /** What a node was in a round: contributed, late, joined, gone, or nothing. */
@@ -117,8 +136,14 @@ export function happened(events) {
   return told.reverse();
 }
 
+/** What a node reported last under a name. */
+export function measure(node, name) {
+  const told = node.brief && Object.hasOwn(node.brief.measures, name) ? node.brief.measures[name][1] : null;
+  return Number.isFinite(told) ? told : null;
+}
+
 /** The mean over the living nodes of what they reported last. */
 export function mean(state, name) {
-  const values = state.told.nodes.filter((node) => node.alive && node.brief && Number.isFinite(node.brief.measures[name]));
-  return values.length ? values.reduce((sum, node) => sum + node.brief.measures[name], 0) / values.length : null;
+  const values = state.told.nodes.filter((node) => node.alive).map((node) => measure(node, name)).filter((value) => value !== null);
+  return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
 }

@@ -60,7 +60,7 @@ fn golden_bytes() {
     assert_eq!(hex(&Datagram::V1(Content::Ask).encode().unwrap()), "0000000000000000");
     assert_eq!(hex(&Datagram::V1(Content::Answer).encode().unwrap()), "0000000001000000");
     assert_eq!(hex(&Datagram::V1(Content::AskBrief { since_us: 7 }).encode().unwrap()), "00000000030000000700000000000000");
-    assert_eq!(hex(&Datagram::V1(Content::Drain).encode().unwrap()), "0000000005000000");
+    assert_eq!(hex(&Datagram::V1(Content::Drain { incarnation: Incarnation(9) }).encode().unwrap()), "00000000050000000900000000000000");
     let parts = [
         "0000000004000000", // version, content
         "cdab000000000000",
