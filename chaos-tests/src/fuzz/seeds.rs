@@ -3,7 +3,7 @@
 use super::machines::{LINEAGE, terms, view};
 use crate::sim::{Look, search};
 use slowmo::admin::{Answer, LastRound, MemberReport, Report, Request};
-use slowmo::checkpoints::{self, Kept, KeptShard, Kind, Part, Tensor};
+use slowmo::checkpoints::{self, Ancestor, Kept, KeptShard, Kind, Part, Tensor};
 use slowmo::config::keys::KEYS;
 use slowmo::transport::quic::{CLUSTER_KEY_BYTES, ClusterKey, Identity};
 use slowmo_protocol::algorithm::WireType;
@@ -258,6 +258,7 @@ pub(super) fn manifests() -> Seeds {
         shards: vec![KeptShard { shard: 0, values: 1 << 100, momentum: Some(7) }, KeptShard { shard: 1, values: 3, momentum: None }],
         optimizer: Some(Kept { values: 20, digest: 9 }),
         cursor: Some("é".to_owned()),
+        ancestors: vec![Ancestor { run: 0, lineage: 5, step: 48 }],
         checkpoint,
     };
     let mut bare = whole.clone();

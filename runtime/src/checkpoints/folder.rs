@@ -2,15 +2,17 @@
 
 use super::checkpoint::{Checkpoint, manifests};
 use super::error::CheckpointError;
-use super::manifest::Header;
+use super::history::{History, longest};
+use super::manifest::{Ancestor, Header, Part};
 use slowmo_protocol::ident::Lineage;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A checkpoint's name. Ordered by age: what a resumed training wrote is newer than all that it was resumed from.
+/// A checkpoint's name. Ordered by age: every founding takes a run above all that it finds in the folder, so what it writes is newer than
+/// what it goes on from and than what it leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
-    /// How often the training was resumed before.
+    /// Which founding among those that used the folder.
     pub run: u32,
     /// The inner step that follows.
     pub step: u64,
@@ -95,14 +97,33 @@ pub fn newest_whole(folder: &Path) -> Result<(Option<Checkpoint>, Vec<Refused>),
     Ok((None, refused))
 }
 
-/// Removes what is older than the newest `keep_last` whole checkpoints. Manifests go first, so that nobody takes what is left for a
-/// checkpoint. Returns how many were removed.
+/// The run of a history that is founded now: above every one that left something in the folder, whole or not.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn next_run(folder: &Path) -> Result<u32, CheckpointError> {
+    Ok(list(folder)?.last().map_or(0, |newest| newest.name.run.saturating_add(1)))
+}
+
+/// The newest whole checkpoints, at most `most`, that a training leaves behind which goes on from `chosen`, or anew: newer ones, and those of
+/// other histories of the same run.
+///
+/// # Errors
+/// The folder cannot be read.
+pub(super) fn others(folder: &Path, chosen: Option<Name>, most: usize) -> Result<Vec<Name>, CheckpointError> {
+    let beside = |name: Name, chosen: Name| name > chosen || (name.run == chosen.run && name.lineage != chosen.lineage);
+    let listed = list(folder)?.into_iter().rev().filter(|listed| chosen.is_none_or(|chosen| beside(listed.name, chosen)));
+    Ok(listed.filter(|listed| Checkpoint::open(&listed.path).is_ok()).map(|listed| listed.name).take(most).collect())
+}
+
+/// Removes what of a history is older than its newest `keep_last` whole checkpoints; what others wrote stays. Manifests go first, so that
+/// nobody takes what is left for a checkpoint. Returns how many were removed.
 ///
 /// # Errors
 /// The folder cannot be read, or something in it not removed; the rest is removed next time.
-pub fn prune(folder: &Path, keep_last: usize) -> Result<usize, CheckpointError> {
+pub fn prune(folder: &Path, keep_last: usize, history: &History) -> Result<usize, CheckpointError> {
     let (mut whole, mut removed) = (0, 0);
-    for Listed { path, .. } in list(folder)?.into_iter().rev() {
+    for Listed { path, .. } in list(folder)?.into_iter().rev().filter(|listed| history.has(listed.name)) {
         if whole < keep_last {
             whole += usize::from(Checkpoint::open(&path).is_ok());
             continue;
@@ -114,4 +135,20 @@ pub fn prune(folder: &Path, keep_last: usize) -> Result<usize, CheckpointError> 
         removed += 1;
     }
     Ok(removed)
+}
+
+/// The ancestors of a history as the newest parts of it say, for a node that joined it; none if there are none yet.
+///
+/// # Errors
+/// The folder cannot be read.
+pub(super) fn ancestors_of(folder: &Path, run: u32, lineage: Lineage) -> Result<Vec<Ancestor>, CheckpointError> {
+    let own = |listed: &Listed| (listed.name.run, listed.name.lineage) == (run, lineage);
+    for Listed { path, .. } in list(folder)?.into_iter().rev().filter(own) {
+        let files = manifests(&path)?;
+        let found = longest(&files.iter().filter_map(|file| Part::read(file).ok()).collect::<Vec<_>>());
+        if !found.is_empty() {
+            return Ok(found);
+        }
+    }
+    Ok(Vec::new())
 }

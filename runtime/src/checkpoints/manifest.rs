@@ -14,6 +14,9 @@ pub const FORMAT: u32 = 1;
 /// Longest manifest that is read; names and shapes of a model's tensors take most of it.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
+/// Histories that a manifest names as those that its own goes on from; what was before them is left where it is.
+pub const ANCESTORS_MAX: usize = 256;
+
 /// The manifest of what one node wrote of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
@@ -35,8 +38,23 @@ pub struct Part {
     pub optimizer: Option<Kept>,
     /// A word of the training code's own.
     pub cursor: Option<String>,
+    /// The histories that this one goes on from, newest first, as far as the node knows them: who joins learns them from the others' parts.
+    #[serde(default)]
+    pub ancestors: Vec<Ancestor>,
     /// The checkpoint; the same in all of its parts.
     pub checkpoint: Header,
+}
+
+/// A history that another one goes on from: what it kept up to a step is the past of both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ancestor {
+    /// Its founding.
+    pub run: u32,
+    /// Its lineage.
+    #[serde(with = "hex")]
+    pub lineage: u128,
+    /// The inner step that follows the checkpoint that the other goes on from.
+    pub step: u64,
 }
 
 /// A shard in a part's file.
@@ -65,7 +83,7 @@ pub struct Kept {
 /// What a checkpoint holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// How often the training was resumed before.
+    /// Which founding among those that used the folder.
     pub run: u32,
     /// The model history that decided it.
     #[serde(with = "hex")]
@@ -189,6 +207,7 @@ impl Part {
             _ if self.format != FORMAT => Some("of another version of slowmo"),
             Some(contradiction) => Some(contradiction),
             None if self.shards.iter().any(outside) => Some("it names a shard that the model does not have"),
+            None if self.ancestors.len() > ANCESTORS_MAX => Some("it names more ancestors than any does"),
             None if !plain => Some("its file is not beside it"),
             None => None,
         }

@@ -1,7 +1,7 @@
 //! Writing one node's part: values, then the manifest that names them, each under a temporary name until it is on the disk.
 
 use super::error::CheckpointError;
-use super::manifest::{FORMAT, Header, Kept, KeptShard, Part};
+use super::manifest::{Ancestor, FORMAT, Header, Kept, KeptShard, Part};
 use super::tensor_file::{Planned, TensorWriter};
 use slowmo_actors::buffers::Assembled;
 use slowmo_actors::ports::store::Snapshot;
@@ -35,12 +35,24 @@ pub fn parameters_of(header: &Header, shard: ShardId) -> Range<usize> {
     range.start.min(parameters)..range.end.min(parameters)
 }
 
+/// What a node's manifest says beside the values.
+#[derive(Clone, Debug)]
+pub struct Own {
+    /// Which start of which node.
+    pub start: Start,
+    /// A word of the training code's own.
+    pub cursor: Option<String>,
+    /// What the history goes on from, as far as the node knows.
+    pub ancestors: Vec<Ancestor>,
+}
+
 /// Writes a part into the checkpoint's folder, which is made if it is not there. When it returns, the part is there for good.
 ///
 /// # Errors
 /// The disk. No part is there then, or the whole of an earlier one.
-pub fn write(folder: &Path, header: &Header, start: Start, snapshot: &Snapshot, cursor: Option<String>) -> Result<Part, CheckpointError> {
+pub fn write(folder: &Path, header: &Header, own: Own, snapshot: &Snapshot) -> Result<Part, CheckpointError> {
     fs::create_dir_all(folder).map_err(CheckpointError::io(folder))?;
+    let Own { start, cursor, ancestors } = own;
     let name = format!("node-{}", start.node.0);
     let part = |bytes, (shards, optimizer)| Part {
         format: FORMAT,
@@ -51,7 +63,8 @@ pub fn write(folder: &Path, header: &Header, start: Start, snapshot: &Snapshot, 
         bytes,
         shards,
         optimizer,
-        cursor: cursor.clone(),
+        cursor,
+        ancestors,
         checkpoint: header.clone(),
     };
     let mut written = (Vec::new(), None);

@@ -1,7 +1,7 @@
 //! Parts of a made-up model, written by several nodes, read back, torn and altered.
 #![allow(clippy::unwrap_used)]
 
-use super::part;
+use super::part::{self, Own};
 use super::*;
 use proptest::prelude::*;
 use slowmo_actors::buffers::{Assembled, Pool};
@@ -54,6 +54,10 @@ fn start(node: u64) -> Start {
     Start { node: NodeId(node), incarnation: Incarnation(5) }
 }
 
+fn own(node: u64) -> Own {
+    Own { start: start(node), cursor: Some(format!("word {node}")), ancestors: vec![] }
+}
+
 /// What node 1 or 2 of two writes: every other shard.
 fn snapshot(node: u64, step: u64) -> Snapshot {
     let shards: Vec<ShardId> = Layout::new(ELEMENTS).shards().filter(|shard| u64::from(shard.0) % 2 == node - 1).collect();
@@ -93,7 +97,7 @@ fn write(folder: &Path, step: u64, run: u32, nodes: &[u64]) -> PathBuf {
     let header = header(step, run);
     let path = folder.join(Name::of(&header).to_string());
     for node in nodes {
-        part::write(&path, &header, start(*node), &snapshot(*node, step), Some(format!("word {node}"))).unwrap();
+        part::write(&path, &header, own(*node), &snapshot(*node, step)).unwrap();
     }
     path
 }
@@ -172,8 +176,7 @@ fn what_a_resumed_training_wrote_is_newer() {
     assert_eq!(newest_whole(folder.path()).unwrap().0.unwrap().folder(), resumed);
     assert_eq!(list(folder.path()).unwrap().last().unwrap().path, resumed);
     let found = Resumed::newest(folder.path(), Some("slowmo")).unwrap().unwrap();
-    use slowmo_actors::ports::store::Restored;
-    assert_eq!(found.origin(), Origin { run: 2, rounds: 37, momentum_lost: 0 });
+    assert_eq!(found.origin(next_run(folder.path()).unwrap()), Origin { run: 2, rounds: 37, momentum_lost: 0 });
     assert!(list(&folder.path().join("none")).unwrap().is_empty());
 }
 
@@ -197,10 +200,63 @@ fn old_ones_go_but_never_the_last_whole_ones() {
         write(folder.path(), step, 0, if step == 96 { &[1] } else { &[1, 2] });
     }
     write(folder.path(), 240, 0, &[2]);
-    assert_eq!(prune(folder.path(), 2).unwrap(), 2, "48, and 96 which never became whole");
+    assert_eq!(prune(folder.path(), 2, &history(0, &[])).unwrap(), 2, "48, and 96 which never became whole");
     let left: Vec<u64> = list(folder.path()).unwrap().iter().map(|listed| listed.name.step).collect();
     assert_eq!(left, [144, 192, 240]);
-    assert_eq!(prune(folder.path(), 2).unwrap(), 0);
+    assert_eq!(prune(folder.path(), 2, &history(0, &[])).unwrap(), 0);
+}
+
+/// The history of run `run` that goes on from these runs and steps.
+fn history(run: u32, from: &[(u32, u64)]) -> History {
+    let ancestors = from.iter().map(|(run, step)| Ancestor { run: *run, lineage: 0xabc, step: *step }).collect();
+    History { run, lineage: Lineage(0xabc), ancestors }
+}
+
+#[test]
+fn what_others_wrote_into_the_folder_is_never_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    for (run, steps) in [(0, &[48, 96, 144][..]), (1, &[96, 144]), (2, &[144, 192, 240])] {
+        steps.iter().for_each(|step| _ = write(folder.path(), *step, run, &[1, 2]));
+    }
+    // Another job's, or that of survivors: the same run, another lineage.
+    let other = Name { run: 2, step: 192, lineage: Lineage(0xdef) };
+    fs::create_dir(folder.path().join(other.to_string())).unwrap();
+    // Run 2 was founded on step 96 of run 0: the rest of run 0, and run 1, are others'.
+    assert_eq!(prune(folder.path(), 2, &history(2, &[(0, 96)])).unwrap(), 3, "48 and 96 of run 0, 144 of its own");
+    let left: Vec<_> = list(folder.path()).unwrap().iter().map(|listed| (listed.name.run, listed.name.step)).collect();
+    assert_eq!(left, [(0, 144), (1, 96), (1, 144), (2, 192), (2, 192), (2, 240)]);
+    // One that was founded anew has no past, and removes nothing that it did not write.
+    assert_eq!(next_run(folder.path()).unwrap(), 3);
+    write(folder.path(), 48, 3, &[1, 2]);
+    assert_eq!(prune(folder.path(), 1, &history(3, &[])).unwrap(), 0);
+    assert_eq!(newest_whole(folder.path()).unwrap().0.unwrap().header().run, 3);
+}
+
+#[test]
+fn what_goes_on_descends_from_all_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, header) = (write(folder.path(), 96, 4, &[1]), header(96, 4));
+    // Node 1 joined, and did not know; node 2 did.
+    let ancestors = vec![Ancestor { run: 2, lineage: 7, step: 48 }];
+    part::write(&path, &header, Own { ancestors: ancestors.clone(), ..own(2) }, &snapshot(2, 96)).unwrap();
+    let resumed = Resumed::newest(folder.path(), Some("slowmo")).unwrap().unwrap();
+    assert_eq!(resumed.ancestors(), [&[Ancestor { run: 4, lineage: 0xabc, step: 96 }][..], &ancestors[..]].concat());
+    assert_eq!(super::folder::ancestors_of(folder.path(), 4, Lineage(0xabc)).unwrap(), ancestors);
+    assert_eq!(super::folder::ancestors_of(folder.path(), 3, Lineage(0xabc)).unwrap(), []);
+}
+
+#[test]
+fn whole_ones_that_are_left_behind_are_known() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 48, 0, &[1, 2]);
+    let chosen = Name { run: 0, step: 48, lineage: Lineage(0xabc) };
+    let others = |chosen| super::folder::others(folder.path(), chosen, 2).unwrap().iter().map(|name| name.step).collect::<Vec<_>>();
+    assert_eq!((others(Some(chosen)), others(None)), (vec![], vec![48]));
+    for (step, run, nodes) in [(96, 0, &[1, 2][..]), (24, 1, &[1, 2]), (48, 1, &[1])] {
+        write(folder.path(), step, run, nodes);
+    }
+    assert_eq!(others(Some(chosen)), [24, 96], "newest first, whole ones only");
+    assert_eq!(others(Some(Name { lineage: Lineage(1), run: 1, step: 99 })), [24], "of the same run, in another history");
 }
 
 #[test]
@@ -211,7 +267,7 @@ fn a_disk_that_takes_nothing_leaves_what_was_there() {
     // A file stands where the folder should be.
     let path = folder.path().join(Name::of(&header).to_string());
     fs::write(&path, "").unwrap();
-    let error = part::write(&path, &header, start(1), &snapshot(1, 96), None).unwrap_err();
+    let error = part::write(&path, &header, own(1), &snapshot(1, 96)).unwrap_err();
     assert!(matches!(error, CheckpointError::Io { .. }), "{error}");
     assert_eq!(newest_whole(folder.path()).unwrap().0.unwrap().header().step, 48);
 }

@@ -2,13 +2,14 @@
 
 use super::error::CheckpointError;
 use super::folder::{self, Name};
-use super::manifest::{Header, Tensor};
-use super::part;
+use super::history::History;
+use super::manifest::{Ancestor, Header, Tensor};
+use super::part::{self, Own};
 use super::resumed::Resumed;
 use slowmo_actors::ports::store::{Restored, Snapshot, Store};
 use slowmo_actors::status::{Checkpointing, StatusBoard};
-use slowmo_protocol::coordinator::Outcome;
-use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::coordinator::{Origin, Outcome};
+use slowmo_protocol::ident::{Lineage, NodeId};
 use slowmo_protocol::sampler::{DecidedRound, samples_until};
 use slowmo_protocol::trace::Start;
 use slowmo_protocol::view::Member;
@@ -26,6 +27,7 @@ pub const FLUSH_WAIT_MAX: Duration = Duration::from_secs(60);
 pub struct Checkpoints {
     shared: Option<Arc<Shared>>,
     resumed: Option<Arc<Resumed>>,
+    origin: Origin,
 }
 
 /// What the node and the thread share.
@@ -57,6 +59,10 @@ struct State {
     ends: bool,
     tensors: Vec<Tensor>,
     cursor: Option<String>,
+    /// The founding whose history is written, and its lineage once that is known.
+    founding: (u32, Option<Lineage>),
+    /// What that goes on from, as far as this node knows.
+    ancestors: Vec<Ancestor>,
     told: Checkpointing,
 }
 
@@ -64,20 +70,23 @@ impl Checkpoints {
     /// Keeps nothing.
     #[must_use]
     pub fn none() -> Self {
-        Self { shared: None, resumed: None }
+        Self { shared: None, resumed: None, origin: Origin::default() }
     }
 
-    /// Goes on from `resumed`, and writes if `settings` say where.
+    /// Founds the `run`th history of the folder, goes on from `resumed`, and writes if `settings` say where.
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn new(settings: Option<WriterSettings>, resumed: Option<Resumed>, board: Arc<StatusBoard>) -> std::io::Result<Self> {
+    pub fn new(settings: Option<WriterSettings>, resumed: Option<Resumed>, run: u32, board: Arc<StatusBoard>) -> std::io::Result<Self> {
+        let origin = resumed.as_ref().map_or(Origin { run, ..Origin::default() }, |resumed| resumed.origin(run));
         let resumed = resumed.map(Arc::new);
-        let Some(settings) = settings else { return Ok(Self { shared: None, resumed }) };
-        let shared = Arc::new(Shared { settings, board, state: Mutex::default(), changed: Condvar::new() });
+        let Some(settings) = settings else { return Ok(Self { shared: None, resumed, origin }) };
+        let ancestors = resumed.as_ref().map(|resumed| resumed.ancestors()).unwrap_or_default();
+        let state = State { founding: (run, None), ancestors, ..State::default() };
+        let shared = Arc::new(Shared { settings, board, state: Mutex::new(state), changed: Condvar::new() });
         let writer = Arc::clone(&shared);
         std::thread::Builder::new().name("slowmo-checkpoints".to_owned()).spawn(move || writer.run())?;
-        Ok(Self { shared: Some(shared), resumed })
+        Ok(Self { shared: Some(shared), resumed, origin })
     }
 
     /// Whether anything is written.
@@ -130,6 +139,10 @@ impl Store for Checkpoints {
         if waited.1.timed_out() {
             tracing::warn!("the last checkpoint was not written in time");
         }
+    }
+
+    fn origin(&self) -> Origin {
+        self.origin
     }
 
     fn restored(&self) -> Option<Arc<dyn Restored>> {
@@ -203,14 +216,39 @@ impl Shared {
 
     fn write(&self, header: &Header, snapshot: &Snapshot, cursor: Option<String>) -> Result<u64, CheckpointError> {
         let WriterSettings { start, folder, keep_last, .. } = &self.settings;
-        let part = part::write(&folder.join(Name::of(header).to_string()), header, *start, snapshot, cursor)?;
+        let history = self.history(header);
+        let own = Own { start: *start, cursor, ancestors: history.ancestors.clone() };
+        let part = part::write(&folder.join(Name::of(header).to_string()), header, own, snapshot)?;
         // One node looks after what is old; where it dies, the next lowest does so next time.
         if header.members.first() == Some(&start.node.0)
-            && let Err(error) = folder::prune(folder, *keep_last)
+            && let Err(error) = folder::prune(folder, *keep_last, &history)
         {
             tracing::warn!(%error, "an old checkpoint was not removed");
         }
         Ok(part.bytes)
+    }
+
+    /// The history of what is written. A node that joined learns from the others' parts what it goes on from, once there are any.
+    fn history(&self, header: &Header) -> History {
+        let (run, lineage) = (header.run, header.lineage());
+        let mut state = self.lock();
+        let known = (state.founding == (run, None)) || matches!(state.founding, (of, Some(before)) if of == run && before.is_akin(lineage));
+        state.founding = (run, Some(lineage));
+        if !known {
+            state.ancestors.clear();
+        }
+        let ancestors = state.ancestors.clone();
+        drop(state);
+        // The first in a folder goes on from nothing.
+        if !ancestors.is_empty() || run == 0 {
+            return History { run, lineage, ancestors };
+        }
+        let found = folder::ancestors_of(&self.settings.folder, run, lineage).unwrap_or_else(|error| {
+            tracing::debug!(%error, "what the history goes on from is not known: that stays");
+            Vec::new()
+        });
+        self.lock().ancestors.clone_from(&found);
+        History { run, lineage, ancestors: found }
     }
 
     fn tell(&self, state: &State) {

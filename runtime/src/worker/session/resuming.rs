@@ -7,7 +7,7 @@ use crate::error::{SynchronizeError, WorkerError};
 use crate::worker::report::{Buffers, ResumedFrom};
 use slowmo_actors::buffers::{Assembled, Frozen};
 use slowmo_actors::ports::device::{TensorError, Tensors};
-use slowmo_actors::ports::store::Restored;
+use slowmo_actors::ports::store::{Restored, Store};
 use slowmo_actors::worker::Exchanged;
 use slowmo_protocol::checkpoint::is_due;
 use slowmo_protocol::coordinator::{RoundKind, Terms};
@@ -92,7 +92,7 @@ impl Session {
     /// What the training goes on from, if it does.
     pub fn resumed(&self) -> Option<ResumedFrom> {
         let resumed: &Arc<Resumed> = self.node.checkpoints().resumed()?;
-        let (header, origin) = (resumed.checkpoint().header(), resumed.origin());
+        let (header, origin) = (resumed.checkpoint().header(), self.node.checkpoints().origin());
         let cursors = resumed.checkpoint().parts().iter().filter_map(|part| Some((part.node, part.cursor.clone()?))).collect();
         Some(ResumedFrom {
             path: resumed.checkpoint().folder().to_owned(),
