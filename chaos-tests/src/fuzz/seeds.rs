@@ -255,7 +255,7 @@ pub(super) fn manifests() -> Seeds {
         written_at_us: 1_700_000_000_000_000,
         file: "node-9.safetensors".to_owned(),
         bytes: 400,
-        shards: vec![KeptShard { shard: 0, values: 1 << 100, momentum: Some(7) }, KeptShard { shard: 1, values: 3, momentum: None }],
+        shards: vec![KeptShard { shard: 0, values: 1 << 100, momentum: Some(7) }, KeptShard { shard: 1, values: 3, momentum: Some(8) }],
         optimizer: Some(Kept { values: 20, digest: 9 }),
         cursor: Some("é".to_owned()),
         ancestors: vec![Ancestor { run: 0, lineage: 5, step: 48 }],
@@ -263,8 +263,10 @@ pub(super) fn manifests() -> Seeds {
     };
     let mut bare = whole.clone();
     (bare.optimizer, bare.cursor, bare.checkpoint.samples, bare.checkpoint.outer) = (None, None, None, None);
-    let text = |part: &Part| serde_json::to_string(part).unwrap_or_default();
-    vec![named("whole", text(&whole)), named("bare", text(&bare))]
+    // The form before had no digest.
+    let before = serde_json::to_string(&bare).unwrap_or_default();
+    let text = |part: &Part| String::from_utf8(part.text().unwrap_or_default()).unwrap_or_default();
+    vec![named("whole", text(&whole)), named("bare", text(&bare)), named("before", before)]
 }
 
 /// Two values of one tensor.

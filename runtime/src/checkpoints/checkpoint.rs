@@ -1,6 +1,7 @@
 //! A whole checkpoint: manifests that belong together and cover the model. Reads what they name, by ranges of the model, and checks it.
 
 use super::error::CheckpointError;
+use super::folder::Name;
 use super::manifest::{Header, KeptShard, Part};
 use super::part::{OPTIMIZER, momentum_name, parameters_of, values_name};
 use super::tensor_file::TensorFile;
@@ -26,7 +27,7 @@ impl Checkpoint {
     /// Reads the manifests of a checkpoint; nothing of the values yet.
     ///
     /// # Errors
-    /// Parts are missing or do not belong together, or a manifest cannot be read.
+    /// Parts are missing, do not belong together or to the folder's name, or a manifest cannot be read.
     pub fn open(folder: &Path) -> Result<Self, CheckpointError> {
         let mut parts = Vec::new();
         for file in manifests(folder)? {
@@ -37,6 +38,10 @@ impl Checkpoint {
         let header = header.ok_or_else(|| CheckpointError::Incomplete { folder: folder.to_owned(), missing: 1, shards: 1 })?;
         if let Some((_, file)) = parts.iter().find(|(part, _)| part.checkpoint != header) {
             return Err(CheckpointError::Foreign { file: file.clone() });
+        }
+        let holds = Name::of(&header);
+        if own_name(folder) != Some(holds) {
+            return Err(CheckpointError::Misnamed { folder: folder.to_owned(), holds });
         }
         let parts: Vec<Part> = parts.into_iter().map(|(part, _)| part).collect();
         let mut places = BTreeMap::new();
@@ -164,6 +169,12 @@ impl Checkpoint {
         let length = parameters_of(&self.header, ShardId(kept.shard)).len();
         file.read(&momentum_name(kept.shard), length, digest, take)
     }
+}
+
+/// The name that a checkpoint's folder has.
+fn own_name(folder: &Path) -> Option<Name> {
+    let whole = std::path::absolute(folder).ok()?;
+    whole.file_name().and_then(|name| name.to_str()).and_then(Name::parse)
 }
 
 /// The manifests in a checkpoint's folder, in any order; at most as many as a view has members.

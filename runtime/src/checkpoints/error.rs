@@ -1,5 +1,6 @@
 //! Why a checkpoint cannot be written or read. Whatever it was, files that were whole before are whole still.
 
+use super::folder::Name;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -45,6 +46,14 @@ pub enum CheckpointError {
     Foreign {
         /// The part's manifest.
         file: PathBuf,
+    },
+    /// The folder has another checkpoint's name.
+    #[error("{folder} holds the checkpoint {holds}, so it was copied or renamed: give it that name, or move it away")]
+    Misnamed {
+        /// Which folder.
+        folder: PathBuf,
+        /// The name that it should have.
+        holds: Name,
     },
     /// A file would be replaced.
     #[error("{0} exists: name another file")]

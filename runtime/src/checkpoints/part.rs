@@ -75,7 +75,7 @@ pub fn write(folder: &Path, header: &Header, own: Own, snapshot: &Snapshot) -> R
     })?;
     let part = part(bytes, written);
     atomically(folder, &format!("{name}.json"), start, |path| {
-        let text = serde_json::to_vec(&part).map_err(|error| CheckpointError::torn(path, error))?;
+        let text = part.text().map_err(|error| CheckpointError::torn(path, error))?;
         let mut file = File::create(path).map_err(CheckpointError::io(path))?;
         file.write_all(&text).and_then(|()| file.sync_all()).map_err(CheckpointError::io(path))
     })?;

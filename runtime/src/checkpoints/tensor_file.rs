@@ -3,7 +3,7 @@
 use super::error::CheckpointError;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -39,8 +39,12 @@ impl TensorWriter {
     /// Creates the file, in place of one that may be there, and writes its header. `notes` are texts beside the tensors.
     ///
     /// # Errors
-    /// The disk. The file may be there in part.
+    /// Two tensors have one name, or the disk. The file may be there in part.
     pub fn create(path: &Path, planned: Vec<Planned>, notes: HashMap<String, String>) -> Result<Self, CheckpointError> {
+        let mut names = HashSet::new();
+        if let Some(twice) = planned.iter().find(|tensor| !names.insert(&tensor.name)) {
+            return Err(CheckpointError::torn(path, format_args!("two tensors would be named {}", twice.name)));
+        }
         let mut offset = 0;
         let info = |Planned { name, shape }| {
             let start = offset;

@@ -2,7 +2,7 @@
 
 use super::Session;
 use super::buffers::Sizes;
-use crate::checkpoints::{CURSOR_BYTES_MAX, Header, Kind, Resumed, Tensor};
+use crate::checkpoints::{CURSOR_BYTES_MAX, Header, Kind, Resumed, Tensor, unique_names};
 use crate::error::{SynchronizeError, WorkerError};
 use crate::worker::report::{Buffers, ResumedFrom};
 use slowmo_actors::buffers::{Assembled, Frozen};
@@ -25,6 +25,8 @@ impl Session {
         for (shapes, kind) in [(parameters.shapes()?, Kind::Parameter), (buffers.model.shapes()?, Kind::Buffer)] {
             tensors.extend(shapes.into_iter().map(|(name, shape)| Tensor { name, shape, kind }));
         }
+        let names = unique_names(&tensors);
+        tensors.iter_mut().zip(names).for_each(|(tensor, name)| tensor.name = name);
         self.node.checkpoints().describe(tensors);
         Ok(())
     }
