@@ -3,7 +3,7 @@
 use super::error::CheckpointError;
 use super::folder::Name;
 use super::manifest::{Header, KeptShard, Part};
-use super::part::{OPTIMIZER, momentum_name, parameters_of, values_name};
+use super::part::{OPTIMIZER, manifest_of, momentum_name, parameters_of, values_name};
 use super::tensor_file::TensorFile;
 use slowmo_protocol::ident::ShardId;
 use slowmo_protocol::view::MEMBERS_MAX;
@@ -30,8 +30,12 @@ impl Checkpoint {
     /// Parts are missing, do not belong together or to the folder's name, or a manifest cannot be read.
     pub fn open(folder: &Path) -> Result<Self, CheckpointError> {
         let mut parts = Vec::new();
-        for file in manifests(folder)? {
-            parts.push((Part::read(&file)?, file));
+        for (node, file) in manifests(folder)? {
+            let part = Part::read(&file)?;
+            if part.node != node {
+                return Err(CheckpointError::Foreign { file });
+            }
+            parts.push((part, file));
         }
         parts.sort_by_key(|(part, _)| part.node);
         let header = parts.first().map(|(part, _)| part.checkpoint.clone());
@@ -177,14 +181,16 @@ fn own_name(folder: &Path) -> Option<Name> {
     whole.file_name().and_then(|name| name.to_str()).and_then(Name::parse)
 }
 
-/// The manifests in a checkpoint's folder, in any order; at most as many as a view has members.
-pub(super) fn manifests(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+/// The manifests in a checkpoint's folder with their nodes, in any order; at most as many as a view has members. Nothing else that lies there
+/// is looked at.
+pub(super) fn manifests(folder: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(CheckpointError::io(folder))? {
-        let path = entry.map_err(CheckpointError::io(folder))?.path();
-        let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-        if !hidden && path.extension().is_some_and(|extension| extension == "json") && found.len() < MEMBERS_MAX {
-            found.push(path);
+        let entry = entry.map_err(CheckpointError::io(folder))?;
+        if let Some(node) = entry.file_name().to_str().and_then(manifest_of)
+            && found.len() < MEMBERS_MAX
+        {
+            found.push((node, entry.path()));
         }
     }
     Ok(found)

@@ -4,8 +4,10 @@ use super::checkpoint::{Checkpoint, manifests};
 use super::error::CheckpointError;
 use super::history::{History, longest};
 use super::manifest::{Ancestor, Header, Part};
+use super::part::is_of_a_part;
 use slowmo_protocol::ident::Lineage;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// A checkpoint's name. Ordered by age: every founding takes a run above all that it finds in the folder, so what it writes is newer than
@@ -67,7 +69,7 @@ pub struct Refused {
 /// The folder cannot be read.
 pub fn list(folder: &Path) -> Result<Vec<Listed>, CheckpointError> {
     let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(CheckpointError::io(folder))?,
     };
     let mut found = Vec::new();
@@ -116,25 +118,54 @@ pub(super) fn others(folder: &Path, chosen: Option<Name>, most: usize) -> Result
     Ok(listed.filter(|listed| Checkpoint::open(&listed.path).is_ok()).map(|listed| listed.name).take(most).collect())
 }
 
-/// Removes what of a history is older than its newest `keep_last` whole checkpoints; what others wrote stays. Manifests go first, so that
-/// nobody takes what is left for a checkpoint. Returns how many were removed.
+/// Removes what of a history is older than its newest `keep_last` whole checkpoints; what others wrote stays. Returns how many were removed.
 ///
 /// # Errors
-/// The folder cannot be read, or something in it not removed; the rest is removed next time.
+/// The folder cannot be read, or something in it not removed: the first such error. The rest is removed all the same, and that next time.
 pub fn prune(folder: &Path, keep_last: usize, history: &History) -> Result<usize, CheckpointError> {
-    let (mut whole, mut removed) = (0, 0);
-    for Listed { path, .. } in list(folder)?.into_iter().rev().filter(|listed| history.has(listed.name)) {
+    let (mut whole, mut removed, mut failed) = (0, 0, None);
+    for Listed { path, .. } in list(folder)?.into_iter().rev().filter(|listed| history.has(listed.name) && is_own_folder(&listed.path)) {
         if whole < keep_last {
             whole += usize::from(Checkpoint::open(&path).is_ok());
             continue;
         }
-        for manifest in manifests(&path)? {
-            fs::remove_file(&manifest).map_err(CheckpointError::io(&manifest))?;
+        match remove(&path) {
+            Ok(gone) => removed += usize::from(gone),
+            Err(error) => failed = failed.or(Some(error)),
         }
-        fs::remove_dir_all(&path).map_err(CheckpointError::io(&path))?;
-        removed += 1;
     }
-    Ok(removed)
+    failed.map_or(Ok(removed), Err)
+}
+
+/// Whether a checkpoint is a folder here: what is behind a link is somebody else's, and a file is no checkpoint.
+fn is_own_folder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
+}
+
+/// Removes the parts of a checkpoint, and its folder unless something else lies in it. Manifests go first, so that nobody takes what is left
+/// for a checkpoint. Returns whether the folder is gone.
+fn remove(folder: &Path) -> Result<bool, CheckpointError> {
+    for (_, manifest) in manifests(folder)? {
+        gone(fs::remove_file(&manifest), &manifest)?;
+    }
+    for entry in fs::read_dir(folder).map_err(CheckpointError::io(folder))? {
+        let entry = entry.map_err(CheckpointError::io(folder))?;
+        if entry.file_name().to_str().is_some_and(is_of_a_part) {
+            gone(fs::remove_file(entry.path()), &entry.path())?;
+        }
+    }
+    match fs::remove_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(false),
+        removed => gone(removed, folder).map(|()| true),
+    }
+}
+
+/// Whether something is gone, whoever removed it.
+fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), CheckpointError> {
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(CheckpointError::io(path)),
+    }
 }
 
 /// The ancestors of a history as the newest parts of it say, for a node that joined it; none if there are none yet.
@@ -145,7 +176,7 @@ pub(super) fn ancestors_of(folder: &Path, run: u32, lineage: Lineage) -> Result<
     let own = |listed: &Listed| (listed.name.run, listed.name.lineage) == (run, lineage);
     for Listed { path, .. } in list(folder)?.into_iter().rev().filter(own) {
         let files = manifests(&path)?;
-        let found = longest(&files.iter().filter_map(|file| Part::read(file).ok()).collect::<Vec<_>>());
+        let found = longest(&files.iter().filter_map(|(_, file)| Part::read(file).ok()).collect::<Vec<_>>());
         if !found.is_empty() {
             return Ok(found);
         }

@@ -1,13 +1,12 @@
 //! What a part says of itself and of the checkpoint that it belongs to: JSON, bounded, checked before anything relies on it.
 
 use super::error::CheckpointError;
-use super::part::parameters_of;
+use super::part::{self, parameters_of};
 use serde::{Deserialize, Serialize};
 use slowmo_protocol::ident::{Lineage, ShardId};
 use slowmo_protocol::sampler::Progress;
 use slowmo_protocol::shards::Layout;
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
@@ -215,7 +214,7 @@ impl Part {
     /// It cannot be read, is too long, is no manifest, or contradicts itself.
     pub fn read(path: &Path) -> Result<Self, CheckpointError> {
         let mut text = Vec::new();
-        let file = File::open(path).map_err(CheckpointError::io(path))?;
+        let file = part::open(path)?;
         file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).map_err(CheckpointError::io(path))?;
         if text.len() as u64 > MANIFEST_BYTES_MAX {
             return Err(CheckpointError::torn(path, "longer than any manifest"));

@@ -26,6 +26,32 @@ pub fn momentum_name(shard: u32) -> String {
     format!("momentum.{shard}")
 }
 
+/// The node whose manifest a file of this name is.
+pub fn manifest_of(name: &str) -> Option<u64> {
+    node_of(name, ".json")
+}
+
+/// Whether a file of this name is of a part: its manifest, its values, or what is left of one that was being written.
+pub fn is_of_a_part(name: &str) -> bool {
+    // `.NAME.INCARNATION.tmp`, as `atomically` has it.
+    let unfinished = |name: &str| Some(name.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit_once('.')?.0.to_owned());
+    let name = unfinished(name).unwrap_or_else(|| name.to_owned());
+    manifest_of(&name).or_else(|| node_of(&name, ".safetensors")).is_some()
+}
+
+fn node_of(name: &str, ending: &str) -> Option<u64> {
+    let node = name.strip_prefix("node-")?.strip_suffix(ending)?.parse().ok()?;
+    (name == format!("node-{node}{ending}")).then_some(node)
+}
+
+/// Opens a file to read it. Whatever else has the name is refused: to open a pipe would wait for whoever writes into it.
+pub fn open(path: &Path) -> Result<File, CheckpointError> {
+    if !fs::metadata(path).map_err(CheckpointError::io(path))?.is_file() {
+        return Err(CheckpointError::torn(path, "it is no file"));
+    }
+    File::open(path).map_err(CheckpointError::io(path))
+}
+
 /// The base optimizer's buffers in a file.
 pub const OPTIMIZER: &str = "optimizer";
 

@@ -1,6 +1,7 @@
 //! One safetensors file: streamed out without a second copy of what is in it, and read back tensor by tensor.
 
 use super::error::CheckpointError;
+use super::part;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::collections::{HashMap, HashSet};
@@ -112,7 +113,7 @@ impl TensorFile {
     /// # Errors
     /// It cannot be read, or is torn.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let mut file = File::open(path).map_err(CheckpointError::io(path))?;
+        let mut file = part::open(path)?;
         let length = file.metadata().map_err(CheckpointError::io(path))?.len();
         let (header, start) = read_header(&mut file, length).map_err(|why| CheckpointError::torn(path, why))?;
         Ok(Self { file, path: path.to_owned(), header, start })

@@ -259,6 +259,44 @@ fn what_others_wrote_into_the_folder_is_never_removed() {
 }
 
 #[test]
+#[cfg(unix)]
+fn only_parts_are_removed_and_nothing_behind_a_link() {
+    use std::os::unix::fs::symlink;
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let stray = write(folder.path(), 48, 0, &[1, 2]);
+    fs::write(stray.join("notes.json"), "{}").unwrap();
+    let linked = write(elsewhere.path(), 72, 0, &[1, 2]);
+    symlink(&linked, folder.path().join(linked.file_name().unwrap())).unwrap();
+    fs::write(folder.path().join(Name { run: 0, step: 80, lineage: Lineage(0xabc) }.to_string()), "").unwrap();
+    let last = write(folder.path(), 96, 0, &[1, 2]);
+    fs::write(last.join("notes.json"), "{}").unwrap();
+    fs::write(last.join(".node-2.json.5.tmp"), "half").unwrap();
+    Checkpoint::open(&last).unwrap().verify().unwrap();
+    write(folder.path(), 144, 0, &[1, 2]);
+    assert_eq!(prune(folder.path(), 2, &history(0, &[])).unwrap(), 0, "what a person put there keeps the folder");
+    assert_eq!(fs::read_dir(&stray).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>(), ["notes.json"]);
+    Checkpoint::open(&linked).unwrap().verify().unwrap();
+    fs::remove_file(last.join("notes.json")).unwrap();
+    assert_eq!(prune(folder.path(), 1, &history(0, &[])).unwrap(), 1);
+    assert_eq!(list(folder.path()).unwrap().iter().map(|listed| listed.name.step).collect::<Vec<_>>(), [48, 72, 80, 144]);
+}
+
+#[test]
+#[cfg(unix)]
+fn what_is_no_file_is_not_waited_for() {
+    for name in ["node-1.json", "node-2.safetensors"] {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), 48, 0, &[1, 2]);
+        let path = write(folder.path(), 96, 0, &[1, 2]).join(name);
+        fs::remove_file(&path).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let (found, refused) = newest_whole(folder.path()).unwrap();
+        assert_eq!(found.unwrap().header().step, 48);
+        assert!(refused[0].error.to_string().contains("it is no file"), "{}", refused[0].error);
+    }
+}
+
+#[test]
 fn what_goes_on_descends_from_all_before_it() {
     let folder = tempfile::tempdir().unwrap();
     let (path, header) = (write(folder.path(), 96, 4, &[1]), header(96, 4));
