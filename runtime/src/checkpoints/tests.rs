@@ -5,7 +5,8 @@ use super::part::{self, Own};
 use super::*;
 use proptest::prelude::*;
 use slowmo_actors::buffers::{Assembled, Pool};
-use slowmo_actors::ports::store::Snapshot;
+use slowmo_actors::ports::store::{Snapshot, Store};
+use slowmo_actors::status::StatusBoard;
 use slowmo_protocol::coordinator::{Origin, Outcome, RoundKind, Terms};
 use slowmo_protocol::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
 use slowmo_protocol::shards::Layout;
@@ -13,6 +14,7 @@ use slowmo_protocol::trace::Start;
 use slowmo_protocol::view::{Member, View};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const PARAMETERS: usize = 3000;
 const ELEMENTS: usize = 3100;
@@ -321,6 +323,55 @@ fn whole_ones_that_are_left_behind_are_known() {
     }
     assert_eq!(others(Some(chosen)), [24, 96], "newest first, whole ones only");
     assert_eq!(others(Some(Name { lineage: Lineage(1), run: 1, step: 99 })), [24], "of the same run, in another history");
+}
+
+/// Node 1's writer of a folder, its status, and what is written there.
+fn writer(folder: &Path, keep_last: usize) -> (Checkpoints, Arc<StatusBoard>) {
+    let board = StatusBoard::new();
+    let settings = WriterSettings { start: start(1), folder: folder.to_owned(), keep_last, outer: Some("slowmo".to_owned()) };
+    (Checkpoints::new(Some(settings), None, 0, Arc::clone(&board)).unwrap(), board)
+}
+
+fn steps(folder: &Path) -> Vec<u64> {
+    list(folder).unwrap().iter().map(|listed| listed.name.step).collect()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_lets_go_of_old_ones_but_not_of_the_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let (checkpoints, board) = writer(folder.path(), 3);
+    let keep = |step: u64, full: bool| {
+        let path = folder.path().join(Name { run: 0, step, lineage: Lineage(0xabc) }.to_string());
+        fs::create_dir_all(&path).unwrap();
+        if full {
+            // What is written there finds no room.
+            std::os::unix::fs::symlink("/dev/full", path.join(".node-1.safetensors.5.tmp")).unwrap();
+        }
+        checkpoints.keep(snapshot(1, step));
+        checkpoints.flush();
+        let told = board.read().checkpoints.unwrap();
+        assert_eq!(told.error.is_some(), full, "{told:?}");
+    };
+    for step in [48, 96, 144] {
+        write(folder.path(), step, 0, &[1, 2]);
+    }
+    keep(192, true);
+    let whole = || list(folder.path()).unwrap().iter().filter(|listed| Checkpoint::open(&listed.path).is_ok()).count();
+    assert_eq!((steps(folder.path())[0], whole()), (96, 2));
+    for step in [240, 288, 336] {
+        keep(step, true);
+    }
+    assert_eq!((steps(folder.path())[0], whole()), (144, 1), "the last whole one stays");
+    // Whoever found no room keeps fewer until it has written some.
+    let mut step = 480;
+    for written in 0..2 * ROOM_TRIED_AFTER {
+        step += 48;
+        write(folder.path(), step, 0, &[1, 2]);
+        step += 48;
+        keep(step, false);
+        assert_eq!(whole(), 1 + (written as usize + 1) / ROOM_TRIED_AFTER as usize, "{written}");
+    }
 }
 
 #[test]

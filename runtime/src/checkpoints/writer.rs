@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// Longest word that training code may add to a checkpoint.
 pub const CURSOR_BYTES_MAX: usize = 64 << 10;
+/// Parts that are written before one more checkpoint is kept again, after the disk was full.
+pub const ROOM_TRIED_AFTER: u32 = 8;
 /// How long a node that ends waits for its last part to be written.
 pub const FLUSH_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -63,6 +65,9 @@ struct State {
     founding: (u32, Option<Lineage>),
     /// What that goes on from, as far as this node knows.
     ancestors: Vec<Ancestor>,
+    /// How many fewer whole checkpoints are kept for want of room, and the parts that were written since there was none.
+    lacks: usize,
+    since_full: u32,
     told: Checkpointing,
 }
 
@@ -215,17 +220,33 @@ impl Shared {
     }
 
     fn write(&self, header: &Header, snapshot: &Snapshot, cursor: Option<String>) -> Result<u64, CheckpointError> {
-        let WriterSettings { start, folder, keep_last, .. } = &self.settings;
+        let WriterSettings { start, folder, .. } = &self.settings;
         let history = self.history(header);
         let own = Own { start: *start, cursor, ancestors: history.ancestors.clone() };
-        let part = part::write(&folder.join(Name::of(header).to_string()), header, own, snapshot)?;
-        // One node looks after what is old; where it dies, the next lowest does so next time.
-        if header.members.first() == Some(&start.node.0)
-            && let Err(error) = folder::prune(folder, *keep_last, &history)
-        {
+        let written = part::write(&folder.join(Name::of(header).to_string()), header, own, snapshot);
+        let keep = self.keeps(written.as_ref().err());
+        // One node looks after what is old; where it dies, the next lowest does so next time. Whoever found no room makes some.
+        let looks_after = header.members.first() == Some(&start.node.0) || keep < self.settings.keep_last;
+        if looks_after && let Err(error) = folder::prune(folder, keep, &history) {
             tracing::warn!(%error, "an old checkpoint was not removed");
         }
-        Ok(part.bytes)
+        Ok(written?.bytes)
+    }
+
+    /// How many whole checkpoints are kept now. While one is written it needs room beside them: where the disk has none, one fewer is kept
+    /// after every failure, down to one, and one more again after some that were written.
+    fn keeps(&self, failed: Option<&CheckpointError>) -> usize {
+        let mut state = self.lock();
+        match failed {
+            Some(error) if error.is_full() => (state.lacks, state.since_full) = (state.lacks.saturating_add(1), 0),
+            Some(_) => {}
+            None => state.since_full = state.since_full.saturating_add(1),
+        }
+        if state.since_full >= ROOM_TRIED_AFTER {
+            (state.lacks, state.since_full) = (state.lacks.saturating_sub(1), 0);
+        }
+        state.lacks = state.lacks.min(self.settings.keep_last.saturating_sub(1));
+        self.settings.keep_last.saturating_sub(state.lacks).max(1)
     }
 
     /// The history of what is written. A node that joined learns from the others' parts what it goes on from, once there are any.
