@@ -5,7 +5,7 @@
 
 use crate::algorithm::{Algorithm, Base};
 use crate::coordinator::{RoundKind, Terms};
-use crate::ident::{NodeId, ShardId};
+use crate::ident::{NodeId, ShardId, Step};
 use crate::shards::{Layout, ShardMap};
 use crate::view::View;
 
@@ -28,13 +28,28 @@ pub fn period(algorithm: &Algorithm) -> Option<u64> {
     }
 }
 
+/// Inner steps from one checkpoint to the next, where every `every`-th point is one; `None` where nothing is kept.
+#[must_use]
+pub fn spacing(algorithm: &Algorithm, every: u64) -> Option<u64> {
+    period(algorithm).and_then(|period| period.checked_mul(every)).filter(|spacing| *spacing > 0)
+}
+
+/// The rank of the checkpoint that `step` follows: how often the number of checkpoints up to it can be halved. Half of all have rank 0, half of
+/// the rest rank 1, and so on: whoever cannot write all agrees with the others on which.
+#[must_use]
+pub fn rank(step: Step, spacing: u64) -> u32 {
+    match (step.0.checked_div(spacing), step.0.checked_rem(spacing)) {
+        (Some(number), Some(0)) if number > 0 => number.trailing_zeros(),
+        _ => 0,
+    }
+}
+
 /// Whether what a round of these terms decided is kept, where every `every`-th one is. 0 keeps none.
 #[must_use]
 pub fn is_due(algorithm: &Algorithm, every: u64, terms: &Terms) -> bool {
     let kind = if algorithm.outer.is_some_and(|outer| outer.sharded) { RoundKind::Slow } else { RoundKind::Average };
     let steps = terms.step.0.saturating_add(1);
-    let period = period(algorithm).and_then(|period| period.checked_mul(every));
-    terms.kind == kind && period.and_then(|period| steps.checked_rem(period)) == Some(0)
+    terms.kind == kind && spacing(algorithm, every).and_then(|spacing| steps.checked_rem(spacing)) == Some(0)
 }
 
 /// The shards of a vector of `elements` values that `node` writes: those that it owns in the view that was decided, ascending.
@@ -50,7 +65,7 @@ pub fn written_by(node: NodeId, view: &View, elements: usize, replicas: usize) -
 mod tests {
     use super::*;
     use crate::algorithm::{BufferStrategy, Gossip, Outer, OuterOptimizer, WireType};
-    use crate::ident::{Epoch, Incarnation, Step};
+    use crate::ident::{Epoch, Incarnation};
     use crate::view::Member;
 
     fn algorithm(base: Base, outer: Option<(u64, bool, bool)>, average_every: Option<u64>) -> Algorithm {
@@ -77,6 +92,14 @@ mod tests {
         assert_eq!(kept(&algorithm(sgp, Some((8, false, true)), None), 1, RoundKind::Average), [7, 15, 23]);
         assert_eq!(kept(&algorithm(local(8), None, None), 2, RoundKind::Average), [15]);
         assert_eq!(kept(&algorithm(sgp, None, Some(12)), 1, RoundKind::Average), [11, 23]);
+    }
+
+    #[test]
+    fn ranks_halve() {
+        let ranks = |spacing| (0..=8).map(|number| rank(Step(number * 6), spacing)).collect::<Vec<_>>();
+        assert_eq!(ranks(6), [0, 0, 1, 0, 2, 0, 1, 0, 3]);
+        assert_eq!(ranks(12), [0, 0, 0, 0, 1, 0, 0, 0, 2], "another spacing before");
+        assert_eq!(rank(Step(7), 0), 0);
     }
 
     #[test]

@@ -83,6 +83,14 @@ impl Checkpoint {
         self.parts.iter().map(|part| part.bytes).sum()
     }
 
+    /// Whether the files that its manifests name are there, and as long as they say.
+    #[must_use]
+    pub fn has_its_files(&self) -> bool {
+        let is_there =
+            |part: &Part| fs::metadata(self.folder.join(&part.file)).is_ok_and(|file| file.is_file() && file.len() == part.bytes);
+        self.parts.iter().all(is_there)
+    }
+
     /// Reads every value and compares it with its digest.
     ///
     /// # Errors

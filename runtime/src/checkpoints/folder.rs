@@ -5,10 +5,15 @@ use super::error::CheckpointError;
 use super::history::{History, longest};
 use super::manifest::{Ancestor, Header, Part};
 use super::part::is_of_a_part;
-use slowmo_protocol::ident::Lineage;
+use slowmo_protocol::checkpoint::rank;
+use slowmo_protocol::ident::{Lineage, Step};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long nobody writes into a checkpoint that is given up by whoever left it behind; it may be another cluster's that lives.
+pub const UNTOUCHED: Duration = Duration::from_secs(60 * 60);
 
 /// A checkpoint's name. Ordered by age: every founding takes a run above all that it finds in the folder, so what it writes is newer than
 /// what it goes on from and than what it leaves behind.
@@ -118,23 +123,72 @@ pub(super) fn others(folder: &Path, chosen: Option<Name>, most: usize) -> Result
     Ok(listed.filter(|listed| Checkpoint::open(&listed.path).is_ok()).map(|listed| listed.name).take(most).collect())
 }
 
-/// Removes what of a history is older than its newest `keep_last` whole checkpoints; what others wrote stays. Returns how many were removed.
+/// What is kept of a history.
+#[derive(Clone, Copy, Debug)]
+pub struct Keeps {
+    /// Whole checkpoints.
+    pub whole: usize,
+    /// Inner steps from one to the next.
+    pub spacing: u64,
+}
+
+/// Removes what of a history is older than its newest whole checkpoints, and what did not become whole: where a newer one did, where the others
+/// had the time to write it ([`is_given_up`]), or where it was left behind by what this history goes on from and nobody has touched it
+/// for [`UNTOUCHED`]. What others wrote stays. Returns how many were removed.
 ///
 /// # Errors
 /// The folder cannot be read, or something in it not removed: the first such error. The rest is removed all the same, and that next time.
-pub fn prune(folder: &Path, keep_last: usize, history: &History) -> Result<usize, CheckpointError> {
-    let (mut whole, mut removed, mut failed) = (0, 0, None);
-    for Listed { path, .. } in list(folder)?.into_iter().rev().filter(|listed| history.has(listed.name) && is_own_folder(&listed.path)) {
-        if whole < keep_last {
-            whole += usize::from(Checkpoint::open(&path).is_ok());
-            continue;
-        }
-        match remove(&path) {
+pub fn prune(folder: &Path, keeps: Keeps, history: &History) -> Result<usize, CheckpointError> {
+    let (mut whole, mut removed, mut failed, mut newest) = (0, 0, None, None);
+    for Listed { name, path } in list(folder)?.into_iter().rev().filter(|listed| is_own_folder(&listed.path)) {
+        let goes = if history.has(name) {
+            let newest = *newest.get_or_insert(name.step);
+            match Checkpoint::open(&path) {
+                _ if whole >= keeps.whole => true,
+                Ok(checkpoint) => {
+                    whole += usize::from(checkpoint.has_its_files());
+                    false
+                }
+                Err(CheckpointError::Incomplete { .. }) => whole > 0 || is_given_up(name.step, newest, keeps.spacing),
+                // What cannot be read now may be later.
+                Err(_) => false,
+            }
+        } else {
+            history.left_behind(name) && is_untouched(&path) && matches!(Checkpoint::open(&path), Err(CheckpointError::Incomplete { .. }))
+        };
+        match if goes { remove(&path) } else { Ok(false) } {
             Ok(gone) => removed += usize::from(gone),
             Err(error) => failed = failed.or(Some(error)),
         }
     }
     failed.map_or(Ok(removed), Err)
+}
+
+/// Whether nobody writes the checkpoint before `step` any more, though it is the newest that may become whole. A node writes the one of
+/// rank r at the latest while the next 2^r are due, and is done with it while as many more are (see the writer): so what is kept of those that
+/// are not whole grows with the logarithm of how many are due.
+fn is_given_up(step: u64, newest: u64, spacing: u64) -> bool {
+    let due_since = newest.saturating_sub(step).checked_div(spacing).unwrap_or(0);
+    due_since > 2u64.checked_shl(rank(Step(step), spacing)).unwrap_or(u64::MAX)
+}
+
+/// Whether nothing in a folder was written for [`UNTOUCHED`].
+fn is_untouched(folder: &Path) -> bool {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    std::iter::once(folder.to_owned()).chain(entries).all(|path| {
+        let written = fs::symlink_metadata(&path).and_then(|found| found.modified()).ok();
+        written.and_then(|written| written.elapsed().ok()).is_some_and(|since| since > UNTOUCHED)
+    })
+}
+
+/// The step behind the newest whole checkpoint of a history, if it is above `known`.
+///
+/// # Errors
+/// The folder cannot be read.
+pub(super) fn newest_step(folder: &Path, history: &History, known: Option<u64>) -> Result<Option<u64>, CheckpointError> {
+    let newer = |listed: &Listed| history.has(listed.name) && known.is_none_or(|known| listed.name.step > known);
+    let mut listed = list(folder)?.into_iter().rev().filter(newer);
+    Ok(listed.find(|listed| Checkpoint::open(&listed.path).is_ok()).map(|listed| listed.name.step))
 }
 
 /// Whether a checkpoint is a folder here: what is behind a link is somebody else's, and a file is no checkpoint.

@@ -25,6 +25,14 @@ impl History {
     }
 }
 
+impl History {
+    /// Whether a checkpoint is of one of the histories that this one goes on from, but behind the point where it does.
+    #[must_use]
+    pub fn left_behind(&self, name: Name) -> bool {
+        !self.has(name) && self.ancestors.iter().any(|ancestor| ancestor.is(name))
+    }
+}
+
 /// What goes on from a checkpoint descends from: its history up to there, and what any of its parts knows of the time before.
 pub(super) fn ancestors_through(header: &Header, parts: &[Part]) -> Vec<Ancestor> {
     let own = Ancestor { run: header.run, lineage: header.lineage, step: header.step };

@@ -75,8 +75,21 @@ pub struct Own {
 /// Writes a part into the checkpoint's folder, which is made if it is not there. When it returns, the part is there for good.
 ///
 /// # Errors
-/// The disk. No part is there then, or the whole of an earlier one.
+/// The disk. No part is there then, or the whole of an earlier one; nor the folder, if nobody else put anything there.
 pub fn write(folder: &Path, header: &Header, own: Own, snapshot: &Snapshot) -> Result<Part, CheckpointError> {
+    let name = format!("node-{}", own.start.node.0);
+    let written = try_write(folder, header, own, snapshot);
+    if written.is_err() {
+        // Values without a manifest are no part, but take room. What cannot be removed is in nobody's way.
+        if !folder.join(format!("{name}.json")).exists() {
+            _ = fs::remove_file(folder.join(format!("{name}.safetensors")));
+        }
+        _ = fs::remove_dir(folder);
+    }
+    written
+}
+
+fn try_write(folder: &Path, header: &Header, own: Own, snapshot: &Snapshot) -> Result<Part, CheckpointError> {
     fs::create_dir_all(folder).map_err(CheckpointError::io(folder))?;
     let Own { start, cursor, ancestors } = own;
     let name = format!("node-{}", start.node.0);

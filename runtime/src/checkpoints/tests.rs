@@ -228,10 +228,14 @@ fn old_ones_go_but_never_the_last_whole_ones() {
         write(folder.path(), step, 0, if step == 96 { &[1] } else { &[1, 2] });
     }
     write(folder.path(), 240, 0, &[2]);
-    assert_eq!(prune(folder.path(), 2, &history(0, &[])).unwrap(), 2, "48, and 96 which never became whole");
+    assert_eq!(prune(folder.path(), keeps(2), &history(0, &[])).unwrap(), 2, "48, and 96 which never became whole");
     let left: Vec<u64> = list(folder.path()).unwrap().iter().map(|listed| listed.name.step).collect();
     assert_eq!(left, [144, 192, 240]);
-    assert_eq!(prune(folder.path(), 2, &history(0, &[])).unwrap(), 0);
+    assert_eq!(prune(folder.path(), keeps(2), &history(0, &[])).unwrap(), 0);
+}
+
+fn keeps(whole: usize) -> Keeps {
+    Keeps { whole, spacing: 48 }
 }
 
 /// The history of run `run` that goes on from these runs and steps.
@@ -250,13 +254,13 @@ fn what_others_wrote_into_the_folder_is_never_removed() {
     let other = Name { run: 2, step: 192, lineage: Lineage(0xdef) };
     fs::create_dir(folder.path().join(other.to_string())).unwrap();
     // Run 2 was founded on step 96 of run 0: the rest of run 0, and run 1, are others'.
-    assert_eq!(prune(folder.path(), 2, &history(2, &[(0, 96)])).unwrap(), 3, "48 and 96 of run 0, 144 of its own");
+    assert_eq!(prune(folder.path(), keeps(2), &history(2, &[(0, 96)])).unwrap(), 3, "48 and 96 of run 0, 144 of its own");
     let left: Vec<_> = list(folder.path()).unwrap().iter().map(|listed| (listed.name.run, listed.name.step)).collect();
     assert_eq!(left, [(0, 144), (1, 96), (1, 144), (2, 192), (2, 192), (2, 240)]);
     // One that was founded anew has no past, and removes nothing that it did not write.
     assert_eq!(next_run(folder.path()).unwrap(), 3);
     write(folder.path(), 48, 3, &[1, 2]);
-    assert_eq!(prune(folder.path(), 1, &history(3, &[])).unwrap(), 0);
+    assert_eq!(prune(folder.path(), keeps(1), &history(3, &[])).unwrap(), 0);
     assert_eq!(newest_whole(folder.path()).unwrap().0.unwrap().header().run, 3);
 }
 
@@ -275,11 +279,11 @@ fn only_parts_are_removed_and_nothing_behind_a_link() {
     fs::write(last.join(".node-2.json.5.tmp"), "half").unwrap();
     Checkpoint::open(&last).unwrap().verify().unwrap();
     write(folder.path(), 144, 0, &[1, 2]);
-    assert_eq!(prune(folder.path(), 2, &history(0, &[])).unwrap(), 0, "what a person put there keeps the folder");
+    assert_eq!(prune(folder.path(), keeps(2), &history(0, &[])).unwrap(), 0, "what a person put there keeps the folder");
     assert_eq!(fs::read_dir(&stray).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>(), ["notes.json"]);
     Checkpoint::open(&linked).unwrap().verify().unwrap();
     fs::remove_file(last.join("notes.json")).unwrap();
-    assert_eq!(prune(folder.path(), 1, &history(0, &[])).unwrap(), 1);
+    assert_eq!(prune(folder.path(), keeps(1), &history(0, &[])).unwrap(), 1);
     assert_eq!(list(folder.path()).unwrap().iter().map(|listed| listed.name.step).collect::<Vec<_>>(), [48, 72, 80, 144]);
 }
 
@@ -296,6 +300,91 @@ fn what_is_no_file_is_not_waited_for() {
         assert_eq!(found.unwrap().header().step, 48);
         assert!(refused[0].error.to_string().contains("it is no file"), "{}", refused[0].error);
     }
+}
+
+#[test]
+fn what_does_not_become_whole_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 48, 0, &[1, 2]);
+    // Nobody hears of node 2 any more.
+    for number in 2..=40 {
+        write(folder.path(), number * 48, 0, &[1]);
+        prune(folder.path(), keeps(2), &history(0, &[])).unwrap();
+    }
+    let left: Vec<u64> = steps(folder.path()).iter().map(|step| step / 48).collect();
+    assert_eq!(left, [1, 16, 24, 32, 36, 38, 39, 40]);
+    // One becomes whole late, and what is older is of no use.
+    write(folder.path(), 36 * 48, 0, &[2]);
+    prune(folder.path(), keeps(2), &history(0, &[])).unwrap();
+    assert_eq!(steps(folder.path()).iter().map(|step| step / 48).collect::<Vec<_>>(), [1, 36, 38, 39, 40]);
+    // A whole one that lost its values is none that others could go for.
+    fs::write(write(folder.path(), 41 * 48, 0, &[1, 2]).join("node-2.safetensors"), "").unwrap();
+    prune(folder.path(), keeps(1), &history(0, &[])).unwrap();
+    assert_eq!(steps(folder.path()).iter().map(|step| step / 48).collect::<Vec<_>>(), [36, 38, 39, 40, 41]);
+}
+
+#[test]
+#[cfg(unix)]
+fn what_is_left_behind_goes_when_nobody_touches_it() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 48, 0, &[1, 2]);
+    let (torn, other) = (write(folder.path(), 96, 0, &[1]), write(folder.path(), 96, 1, &[1]));
+    write(folder.path(), 144, 0, &[1, 2]);
+    write(folder.path(), 96, 2, &[1, 2]);
+    let own = history(2, &[(0, 48)]);
+    let age = |path: &Path, since| {
+        let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+        for path in entries.chain([path.to_owned()]) {
+            fs::File::open(path).unwrap().set_modified(std::time::SystemTime::now() - since).unwrap();
+        }
+    };
+    age(&torn, UNTOUCHED / 2);
+    age(&other, UNTOUCHED * 2);
+    assert_eq!(prune(folder.path(), keeps(3), &own).unwrap(), 0, "others may be writing it still");
+    age(&torn, UNTOUCHED * 2);
+    assert_eq!(prune(folder.path(), keeps(3), &own).unwrap(), 1);
+    let left: Vec<_> = list(folder.path()).unwrap().iter().map(|listed| (listed.name.run, listed.name.step)).collect();
+    assert_eq!(left, [(0, 48), (0, 144), (1, 96), (2, 96)], "whole ones stay, and what is of no ancestor");
+}
+
+#[test]
+fn a_node_knows_which_are_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let (checkpoints, board) = writer(folder.path(), 3);
+    let mut told = Vec::new();
+    for number in 1..=6 {
+        if number == 3 {
+            // Node 2 writes one part, before this node its own.
+            let like = Part::read(&folder.path().join(Name { run: 0, step: 96, lineage: Lineage(0xabc) }.to_string()).join("node-1.json"))
+                .unwrap();
+            let header = Header { step: 144, ..like.checkpoint };
+            let path = folder.path().join(Name::of(&header).to_string());
+            part::write(&path, &header, own(2), &snapshot(2, 144)).unwrap();
+        }
+        checkpoints.keep(snapshot(1, number * 48));
+        checkpoints.flush();
+        let now = board.read().checkpoints.unwrap();
+        told.push((now.whole_step, now.not_whole));
+    }
+    assert_eq!(told, [(None, 0), (None, 1), (Some(144), 0), (Some(144), 0), (Some(144), 1), (Some(144), 2)]);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn what_could_not_be_written_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = header(96, 0);
+    let path = folder.path().join(Name::of(&header).to_string());
+    // Of values and manifest, the latter finds no room.
+    fs::create_dir(&path).unwrap();
+    std::os::unix::fs::symlink("/dev/full", path.join(".node-1.json.5.tmp")).unwrap();
+    let error = part::write(&path, &header, own(1), &snapshot(1, 96)).unwrap_err();
+    assert!(error.is_full() && !path.exists(), "{error}");
+    // What others wrote is theirs.
+    write(folder.path(), 96, 0, &[2]);
+    std::os::unix::fs::symlink("/dev/full", path.join(".node-1.safetensors.5.tmp")).unwrap();
+    part::write(&path, &header, own(1), &snapshot(1, 96)).unwrap_err();
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 2);
 }
 
 #[test]
@@ -328,7 +417,7 @@ fn whole_ones_that_are_left_behind_are_known() {
 /// Node 1's writer of a folder, its status, and what is written there.
 fn writer(folder: &Path, keep_last: usize) -> (Checkpoints, Arc<StatusBoard>) {
     let board = StatusBoard::new();
-    let settings = WriterSettings { start: start(1), folder: folder.to_owned(), keep_last, outer: Some("slowmo".to_owned()) };
+    let settings = WriterSettings { start: start(1), folder: folder.to_owned(), keep_last, spacing: 48, outer: Some("slowmo".to_owned()) };
     (Checkpoints::new(Some(settings), None, 0, Arc::clone(&board)).unwrap(), board)
 }
 

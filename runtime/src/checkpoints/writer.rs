@@ -1,7 +1,7 @@
 //! The thread that writes this node's parts. Training never waits for it: a disk that is full or slow is counted and logged.
 
 use super::error::CheckpointError;
-use super::folder::{self, Name};
+use super::folder::{self, Keeps, Name};
 use super::history::History;
 use super::manifest::{Ancestor, Header, Tensor};
 use super::part::{self, Own};
@@ -21,6 +21,8 @@ use std::time::Duration;
 pub const CURSOR_BYTES_MAX: usize = 64 << 10;
 /// Parts that are written before one more checkpoint is kept again, after the disk was full.
 pub const ROOM_TRIED_AFTER: u32 = 8;
+/// Checkpoints in a row that did not become whole when that is first told as a warning, and then whenever they are twice as many.
+pub const NOT_WHOLE_TOLD: u64 = 3;
 /// How long a node that ends waits for its last part to be written.
 pub const FLUSH_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -50,6 +52,8 @@ pub struct WriterSettings {
     pub folder: PathBuf,
     /// Whole checkpoints that are kept.
     pub keep_last: usize,
+    /// Inner steps from one checkpoint to the next.
+    pub spacing: u64,
     /// The outer optimizer.
     pub outer: Option<String>,
 }
@@ -68,6 +72,10 @@ struct State {
     /// How many fewer whole checkpoints are kept for want of room, and the parts that were written since there was none.
     lacks: usize,
     since_full: u32,
+    /// The steps behind the first checkpoint that was due, and the last.
+    due: Option<(u64, u64)>,
+    /// As many as did not become whole in a row are told as a warning; 0 for [`NOT_WHOLE_TOLD`].
+    warns_at: u64,
     told: Checkpointing,
 }
 
@@ -129,6 +137,10 @@ impl Store for Checkpoints {
     fn keep(&self, snapshot: Snapshot) {
         let Some(shared) = &self.shared else { return };
         let mut state = shared.lock();
+        let step = snapshot.outcome.terms.next_step().0;
+        state.due = Some((state.due.map_or(step, |(first, _)| first), step));
+        shared.count(&mut state);
+        shared.tell(&state);
         if state.waiting.replace(snapshot).is_some() {
             state.told.skipped += 1;
             shared.tell(&state);
@@ -168,11 +180,19 @@ impl Shared {
     fn run(&self) {
         while let Some((snapshot, tensors, cursor)) = self.next() {
             let header = self.header(&snapshot, tensors);
-            let written = self.write(&header, &snapshot, cursor);
+            let history = self.history(&header);
+            let written = self.write(&header, &history, &snapshot, cursor);
             // The values go before anybody hears of it: whoever waits may need their memory.
             drop(snapshot);
+            let known = self.lock().told.whole_step;
+            let whole = folder::newest_step(&self.settings.folder, &history, known).unwrap_or_else(|error| {
+                tracing::debug!(%error, "which checkpoint is whole is not known");
+                None
+            });
             let mut state = self.lock();
             state.writing = false;
+            state.told.whole_step = whole.or(known);
+            self.count(&mut state);
             match written {
                 Ok(bytes) => {
                     state.told.written += 1;
@@ -219,15 +239,29 @@ impl Shared {
         }
     }
 
-    fn write(&self, header: &Header, snapshot: &Snapshot, cursor: Option<String>) -> Result<u64, CheckpointError> {
-        let WriterSettings { start, folder, .. } = &self.settings;
-        let history = self.history(header);
+    /// How many checkpoints that were due did not become whole since the newest that did. That is told once, and when they are twice as many.
+    fn count(&self, state: &mut State) {
+        let Some((first, last)) = state.due else { return };
+        let before = state.told.whole_step.unwrap_or(first.saturating_sub(self.settings.spacing));
+        let not_whole = last.saturating_sub(before).checked_div(self.settings.spacing).unwrap_or(0).saturating_sub(1);
+        state.told.not_whole = not_whole;
+        if not_whole == 0 {
+            state.warns_at = NOT_WHOLE_TOLD;
+        } else if not_whole >= state.warns_at.max(NOT_WHOLE_TOLD) {
+            state.warns_at = not_whole.saturating_mul(2);
+            let whole_step = state.told.whole_step;
+            tracing::warn!(not_whole, whole_step, "checkpoints do not become whole: a node's disk is full or slow, see its status");
+        }
+    }
+
+    fn write(&self, header: &Header, history: &History, snapshot: &Snapshot, cursor: Option<String>) -> Result<u64, CheckpointError> {
+        let WriterSettings { start, folder, spacing, .. } = &self.settings;
         let own = Own { start: *start, cursor, ancestors: history.ancestors.clone() };
         let written = part::write(&folder.join(Name::of(header).to_string()), header, own, snapshot);
         let keep = self.keeps(written.as_ref().err());
         // One node looks after what is old; where it dies, the next lowest does so next time. Whoever found no room makes some.
         let looks_after = header.members.first() == Some(&start.node.0) || keep < self.settings.keep_last;
-        if looks_after && let Err(error) = folder::prune(folder, keep, &history) {
+        if looks_after && let Err(error) = folder::prune(folder, Keeps { whole: keep, spacing: *spacing }, history) {
             tracing::warn!(%error, "an old checkpoint was not removed");
         }
         Ok(written?.bytes)

@@ -9,6 +9,7 @@ use crate::transport::faulty::Faults;
 use slowmo_actors::context::NodeSettings;
 use slowmo_actors::ports::recorder::{NoRecorder, Recorder};
 use slowmo_actors::status::StatusBoard;
+use slowmo_protocol::checkpoint::spacing;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::trace::Start;
@@ -23,11 +24,14 @@ pub(super) async fn checkpoints_of(
     board: &Arc<StatusBoard>,
 ) -> Result<Arc<Checkpoints>, SpawnError> {
     let Some(folder) = config.checkpoints.clone() else { return Ok(Arc::new(Checkpoints::none())) };
-    let outer = config.algorithm()?.outer.map(|_| config.outer_name());
-    let settings = config.checkpoint_every.map(|_| WriterSettings {
+    let algorithm = config.algorithm()?;
+    let outer = algorithm.outer.map(|_| config.outer_name());
+    let settings = config.checkpoint_every.map(|every| WriterSettings {
         start: Start { node, incarnation },
         folder: folder.clone(),
         keep_last: config.checkpoint_keep_last,
+        // Where nothing could be kept the configuration was refused.
+        spacing: spacing(&algorithm, every).unwrap_or(1),
         outer: outer.clone(),
     });
     // Whoever joins goes on from the others, who also say which founding theirs was.
