@@ -62,7 +62,7 @@ pub struct Checkpointing {
     pub written: u64,
     /// Parts that were not: the disk failed.
     pub failed: u64,
-    /// Parts that were not begun when the next came.
+    /// Parts that were given up: one was not begun when the next came.
     pub skipped: u64,
     /// The inner step that follows the last one that was written.
     pub last_step: Option<u64>,

@@ -34,7 +34,8 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
         false
     }
 
-    /// Writes this node's part of a snapshot later. One that is not begun when the next comes is given up, and counted.
+    /// Writes this node's part of a snapshot later. At most one waits: where one is not begun when the next comes, one of the two is given up,
+    /// the same on all nodes ([`slowmo_protocol::checkpoint::replaces`]), and counted.
     fn keep(&self, _snapshot: Snapshot) {}
 
     /// Waits, within a bound, until what was given is written. For a node that ends.

@@ -8,8 +8,9 @@ use super::part::{self, Own};
 use super::resumed::Resumed;
 use slowmo_actors::ports::store::{Restored, Snapshot, Store};
 use slowmo_actors::status::{Checkpointing, StatusBoard};
+use slowmo_protocol::checkpoint::replaces;
 use slowmo_protocol::coordinator::{Origin, Outcome};
-use slowmo_protocol::ident::{Lineage, NodeId};
+use slowmo_protocol::ident::{Lineage, NodeId, Step};
 use slowmo_protocol::sampler::{DecidedRound, samples_until};
 use slowmo_protocol::trace::Start;
 use slowmo_protocol::view::Member;
@@ -141,7 +142,11 @@ impl Store for Checkpoints {
         state.due = Some((state.due.map_or(step, |(first, _)| first), step));
         shared.count(&mut state);
         shared.tell(&state);
-        if state.waiting.replace(snapshot).is_some() {
+        let waiting = state.waiting.as_ref().map(|waiting| waiting.outcome.terms.next_step());
+        if waiting.is_none_or(|waiting| replaces(Step(step), waiting, shared.settings.spacing)) {
+            state.waiting = Some(snapshot);
+        }
+        if waiting.is_some() {
             state.told.skipped += 1;
             shared.tell(&state);
             tracing::warn!("a checkpoint was not begun when the next came: the disk is too slow for checkpoint_every");
