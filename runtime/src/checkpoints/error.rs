@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The disk, or the way to it.
-    #[error("{path}: {source}")]
+    #[error("{path}: {error}")]
     Io {
         /// Which file or folder.
         path: PathBuf,
-        /// What the system said.
-        source: io::Error,
+        /// What the system said; no source of this error, which says it already.
+        error: io::Error,
     },
     /// A file ends early, or is none of ours.
     #[error("{file} is torn or no checkpoint's ({why})")]
@@ -73,12 +73,12 @@ impl CheckpointError {
     #[must_use]
     pub fn is_full(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
-        matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+        matches!(self, Self::Io { error, .. } if matches!(error.kind(), StorageFull | QuotaExceeded))
     }
 
     /// Names the path of a system's error.
     pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
-        move |source| Self::Io { path: path.to_owned(), source }
+        move |error| Self::Io { path: path.to_owned(), error }
     }
 
     pub(super) fn torn(file: &Path, why: impl ToString) -> Self {

@@ -473,6 +473,9 @@ fn a_disk_that_takes_nothing_leaves_what_was_there() {
     fs::write(&path, "").unwrap();
     let error = part::write(&path, &header, own(1), &snapshot(1, 96)).unwrap_err();
     assert!(matches!(error, CheckpointError::Io { .. }), "{error}");
+    // Whoever shows an error with its sources shows each once.
+    assert!(std::error::Error::source(&error).is_none());
+    assert!(std::error::Error::source(&crate::error::SpawnError::from(error)).is_none());
     assert_eq!(newest_whole(folder.path()).unwrap().0.unwrap().header().step, 48);
 }
 
