@@ -34,8 +34,8 @@ pub fn spacing(algorithm: &Algorithm, every: u64) -> Option<u64> {
     period(algorithm).and_then(|period| period.checked_mul(every)).filter(|spacing| *spacing > 0)
 }
 
-/// The rank of the checkpoint that `step` follows: how often the number of checkpoints up to it can be halved. Half of all have rank 0, half of
-/// the rest rank 1, and so on: whoever cannot write all agrees with the others on which.
+/// The rank of the checkpoint that `step` follows: how often the number of checkpoints up to it can be halved. Half of all have rank 0,
+/// half of the rest rank 1, and so on: whoever cannot write all agrees with the others on which.
 #[must_use]
 pub fn rank(step: Step, spacing: u64) -> u32 {
     match (step.0.checked_div(spacing), step.0.checked_rem(spacing)) {
@@ -46,9 +46,9 @@ pub fn rank(step: Step, spacing: u64) -> u32 {
 
 /// Whether a writer that is behind, and where `waiting` waits already, writes `next` in its place: where that is of no lower rank.
 ///
-/// If a part takes no longer to write than 2^r checkpoints are apart, all of rank r and above are written: one of them is begun before the next
-/// of them is due, and nothing of a lower rank takes its place. So nodes that are behind by different amounts, each at another moment, skip
-/// alike: whole becomes every 2^r-th checkpoint, r being the slowest node's. Were the newest always taken, each would write others.
+/// If a part takes no longer to write than 2^r checkpoints are apart, all of rank r and above are written: one of them is begun before the
+/// next of them is due, and nothing of a lower rank takes its place. So nodes that are behind by different amounts, each at another moment,
+/// skip alike: whole becomes every 2^r-th checkpoint, r being the slowest node's. Were the newest always taken, each would write others.
 #[must_use]
 pub fn replaces(next: Step, waiting: Step, spacing: u64) -> bool {
     rank(next, spacing) >= rank(waiting, spacing)
@@ -112,8 +112,8 @@ mod tests {
         assert_eq!(rank(Step(7), 0), 0);
     }
 
-    /// What a writer writes of the checkpoints 1 to `until`, and when it is done with each, in tenths of the time between two of them. A part takes
-    /// any time up to `slowest` of these.
+    /// What a writer writes of the checkpoints 1 to `until`, and when it is done with each, in tenths of the time between two of them. A part
+    /// takes any time up to `slowest` of these.
     fn written(until: u64, slowest: u64, random: &mut u64, newest: bool) -> Vec<(u64, u64)> {
         let (mut done, mut busy, mut waiting) = (Vec::new(), None, None);
         let mut begin = |number: u64, at: u64| {

@@ -34,8 +34,8 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
         false
     }
 
-    /// Writes this node's part of a snapshot later. At most one waits: where one is not begun when the next comes, one of the two is given up,
-    /// the same on all nodes ([`slowmo_protocol::checkpoint::replaces`]), and counted.
+    /// Writes this node's part of a snapshot later. At most one waits: where it is not begun when the next comes, one of the two is given
+    /// up, of any two the same on all nodes ([`slowmo_protocol::checkpoint::replaces`]), and counted.
     fn keep(&self, _snapshot: Snapshot) {}
 
     /// Waits, within a bound, until what was given is written. For a node that ends.

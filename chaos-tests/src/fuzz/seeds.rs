@@ -263,8 +263,8 @@ pub(super) fn manifests() -> Seeds {
     };
     let mut bare = whole.clone();
     (bare.optimizer, bare.cursor, bare.checkpoint.samples, bare.checkpoint.outer) = (None, None, None, None);
-    // The form before had no digest.
-    let before = serde_json::to_string(&bare).unwrap_or_default();
+    // The form before had no digest, so that changes of it get further.
+    let before = serde_json::to_string(&whole).unwrap_or_default();
     let text = |part: &Part| String::from_utf8(part.text().unwrap_or_default()).unwrap_or_default();
     vec![named("whole", text(&whole)), named("bare", text(&bare)), named("before", before)]
 }

@@ -189,8 +189,8 @@ fn own_name(folder: &Path) -> Option<Name> {
     whole.file_name().and_then(|name| name.to_str()).and_then(Name::parse)
 }
 
-/// The manifests in a checkpoint's folder with their nodes, in any order; at most as many as a view has members. Nothing else that lies there
-/// is looked at.
+/// The manifests in a checkpoint's folder with their nodes, in any order; at most as many as a view has members. Nothing else that lies
+/// there is looked at.
 pub(super) fn manifests(folder: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(CheckpointError::io(folder))? {

@@ -76,6 +76,11 @@ impl CheckpointError {
         matches!(self, Self::Io { error, .. } if matches!(error.kind(), StorageFull | QuotaExceeded))
     }
 
+    /// Whether what was to be read or removed is not there.
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
+    }
+
     /// Names the path of a system's error.
     pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
         move |error| Self::Io { path: path.to_owned(), error }

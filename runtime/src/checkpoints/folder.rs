@@ -112,8 +112,8 @@ pub fn next_run(folder: &Path) -> Result<u32, CheckpointError> {
     Ok(list(folder)?.last().map_or(0, |newest| newest.name.run.saturating_add(1)))
 }
 
-/// The newest whole checkpoints, at most `most`, that a training leaves behind which goes on from `chosen`, or anew: newer ones, and those of
-/// other histories of the same run.
+/// The newest whole checkpoints, at most `most`, that a training leaves behind which goes on from `chosen`, or anew: newer ones, and those
+/// of other histories of the same run.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -132,9 +132,9 @@ pub struct Keeps {
     pub spacing: u64,
 }
 
-/// Removes what of a history is older than its newest whole checkpoints, and what did not become whole: where a newer one did, where the others
-/// had the time to write it ([`is_given_up`]), or where it was left behind by what this history goes on from and nobody has touched it
-/// for [`UNTOUCHED`]. What others wrote stays. Returns how many were removed.
+/// Removes what of a history is older than its newest whole checkpoints, and what did not become whole: where a newer one did, where all
+/// had the time to write it, or where it was left behind by what this history goes on from and nobody has touched it for [`UNTOUCHED`].
+/// What others wrote stays. Returns how many were removed.
 ///
 /// # Errors
 /// The folder cannot be read, or something in it not removed: the first such error. The rest is removed all the same, and that next time.
@@ -143,30 +143,30 @@ pub fn prune(folder: &Path, keeps: Keeps, history: &History) -> Result<usize, Ch
     for Listed { name, path } in list(folder)?.into_iter().rev().filter(|listed| is_own_folder(&listed.path)) {
         let goes = if history.has(name) {
             let newest = *newest.get_or_insert(name.step);
-            match Checkpoint::open(&path) {
-                _ if whole >= keeps.whole => true,
-                Ok(checkpoint) => {
-                    whole += usize::from(checkpoint.has_its_files());
-                    false
-                }
-                Err(CheckpointError::Incomplete { .. }) => whole > 0 || is_given_up(name.step, newest, keeps.spacing),
+            let found = (whole < keeps.whole).then(|| Checkpoint::open(&path));
+            whole += usize::from(matches!(&found, Some(Ok(checkpoint)) if checkpoint.has_its_files()));
+            match found {
+                None => true,
+                Some(Err(CheckpointError::Incomplete { .. })) => whole > 0 || is_given_up(name.step, newest, keeps.spacing),
                 // What cannot be read now may be later.
-                Err(_) => false,
+                Some(_) => false,
             }
         } else {
             history.left_behind(name) && is_untouched(&path) && matches!(Checkpoint::open(&path), Err(CheckpointError::Incomplete { .. }))
         };
         match if goes { remove(&path) } else { Ok(false) } {
             Ok(gone) => removed += usize::from(gone),
+            // Whoever else found no room was faster.
+            Err(error) if error.is_gone() => {}
             Err(error) => failed = failed.or(Some(error)),
         }
     }
     failed.map_or(Ok(removed), Err)
 }
 
-/// Whether nobody writes the checkpoint before `step` any more, though it is the newest that may become whole. A node writes the one of
-/// rank r at the latest while the next 2^r are due, and is done with it while as many more are (see the writer): so what is kept of those that
-/// are not whole grows with the logarithm of how many are due.
+/// Whether nobody writes the checkpoint before `step` any more, though no newer one is whole. A node that can keep up with every 2^r-th begins
+/// one of rank r at the latest when the next 2^r were due, and is done with it when as many more were
+/// ([`slowmo_protocol::checkpoint::replaces`]). So what is kept of those that are not whole grows with the logarithm of how many were due.
 fn is_given_up(step: u64, newest: u64, spacing: u64) -> bool {
     let due_since = newest.saturating_sub(step).checked_div(spacing).unwrap_or(0);
     due_since > 2u64.checked_shl(rank(Step(step), spacing)).unwrap_or(u64::MAX)
@@ -196,8 +196,8 @@ fn is_own_folder(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
 
-/// Removes the parts of a checkpoint, and its folder unless something else lies in it. Manifests go first, so that nobody takes what is left
-/// for a checkpoint. Returns whether the folder is gone.
+/// Removes the parts of a checkpoint, and its folder unless something else lies in it. Manifests go first, so that nobody takes what is
+/// left for a checkpoint. Returns whether the folder is gone.
 fn remove(folder: &Path) -> Result<bool, CheckpointError> {
     for (_, manifest) in manifests(folder)? {
         gone(fs::remove_file(&manifest), &manifest)?;

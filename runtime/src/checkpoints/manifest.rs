@@ -151,8 +151,8 @@ impl Tensor {
     }
 }
 
-/// A name for each tensor that no other has, in the same order: lists that nobody named call their first one `tensor 0`, parameters and buffers
-/// alike. The first of a name keeps it.
+/// A name for each tensor that no other has, in the same order: lists that nobody named call their first one `tensor 0`, parameters and
+/// buffers alike. The first of a name keeps it.
 #[must_use]
 pub fn unique_names(tensors: &[Tensor]) -> Vec<String> {
     let mut taken: HashSet<String> = tensors.iter().map(|tensor| tensor.name.clone()).chain([NOTES_NAME.to_owned()]).collect();

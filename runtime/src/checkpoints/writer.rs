@@ -244,7 +244,8 @@ impl Shared {
         }
     }
 
-    /// How many checkpoints that were due did not become whole since the newest that did. That is told once, and when they are twice as many.
+    /// How many checkpoints that were due did not become whole since the newest that did. That is told once, and when they are twice as
+    /// many.
     fn count(&self, state: &mut State) {
         let Some((first, last)) = state.due else { return };
         let before = state.told.whole_step.unwrap_or(first.saturating_sub(self.settings.spacing));
