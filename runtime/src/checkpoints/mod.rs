@@ -44,4 +44,4 @@ pub use history::History;
 pub use manifest::{ANCESTORS_MAX, Ancestor, Header, Kept, KeptShard, Kind, MANIFEST_BYTES_MAX, Part, Tensor, Unread, unique_names};
 pub use resumed::{Resumed, warn_of_others};
 pub use tensor_file::is_tensor_file_for_tests;
-pub use writer::{CURSOR_BYTES_MAX, Checkpoints, FLUSH_WAIT_MAX, NOT_WHOLE_TOLD, ROOM_TRIED_AFTER, WriterSettings};
+pub use writer::{ANCESTRY_ASKS_MAX, CURSOR_BYTES_MAX, Checkpoints, FLUSH_WAIT_MAX, NOT_WHOLE_TOLD, ROOM_TRIED_AFTER, WriterSettings};

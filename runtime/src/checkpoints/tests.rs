@@ -401,6 +401,32 @@ fn what_goes_on_descends_from_all_before_it() {
 }
 
 #[test]
+fn who_joins_learns_what_the_history_goes_on_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let (checkpoints, _) = writer(folder.path(), 1);
+    let ancestors = vec![Ancestor { run: 0, lineage: 0xabc, step: 48 }];
+    write(folder.path(), 48, 0, &[1, 2]);
+    let known = |step| {
+        let mut snapshot = snapshot(1, step);
+        snapshot.outcome.origin.run = 2;
+        checkpoints.keep(snapshot);
+        checkpoints.flush();
+        let path = folder.path().join(Name { run: 2, step, lineage: Lineage(0xabc) }.to_string());
+        Part::read(&path.join("node-1.json")).unwrap().ancestors
+    };
+    assert_eq!(known(96), []);
+    // Another node knows, and what both wrote is whole: the past may go.
+    let path = folder.path().join(Name { run: 2, step: 144, lineage: Lineage(0xabc) }.to_string());
+    let mut header = Part::read(&path.with_file_name(Name { run: 2, step: 96, lineage: Lineage(0xabc) }.to_string()).join("node-1.json"))
+        .unwrap()
+        .checkpoint;
+    header.step = 144;
+    part::write(&path, &header, Own { ancestors: ancestors.clone(), ..own(2) }, &snapshot(2, 144)).unwrap();
+    assert_eq!(known(144), ancestors);
+    assert_eq!(steps(folder.path()), [144]);
+}
+
+#[test]
 fn whole_ones_that_are_left_behind_are_known() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), 48, 0, &[1, 2]);

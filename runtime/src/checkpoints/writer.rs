@@ -20,6 +20,8 @@ use std::time::Duration;
 
 /// Longest word that training code may add to a checkpoint.
 pub const CURSOR_BYTES_MAX: usize = 64 << 10;
+/// Parts with which a node that joined looks for what the history goes on from; where nobody knows, or it began anew, that stays.
+pub const ANCESTRY_ASKS_MAX: u32 = 4;
 /// Parts that are written before one more checkpoint is kept again, after the disk was full.
 pub const ROOM_TRIED_AFTER: u32 = 8;
 /// Checkpoints in a row that did not become whole when that is first told as a warning, and then whenever they are twice as many.
@@ -70,6 +72,8 @@ struct State {
     founding: (u32, Option<Lineage>),
     /// What that goes on from, as far as this node knows.
     ancestors: Vec<Ancestor>,
+    /// How often it still looks for them in the others' parts: never where it founded the history itself.
+    asks_left: u32,
     /// How many fewer whole checkpoints are kept for want of room, and the parts that were written since there was none.
     lacks: usize,
     since_full: u32,
@@ -296,14 +300,15 @@ impl Shared {
         let known = (state.founding == (run, None)) || matches!(state.founding, (of, Some(before)) if of == run && before.is_akin(lineage));
         state.founding = (run, Some(lineage));
         if !known {
-            state.ancestors.clear();
+            (state.ancestors, state.asks_left) = (Vec::new(), ANCESTRY_ASKS_MAX);
         }
         let ancestors = state.ancestors.clone();
-        drop(state);
         // The first in a folder goes on from nothing.
-        if !ancestors.is_empty() || run == 0 {
+        if !ancestors.is_empty() || run == 0 || state.asks_left == 0 {
             return History { run, lineage, ancestors };
         }
+        state.asks_left -= 1;
+        drop(state);
         let found = folder::ancestors_of(&self.settings.folder, run, lineage).unwrap_or_else(|error| {
             tracing::debug!(%error, "what the history goes on from is not known: that stays");
             Vec::new()
