@@ -62,7 +62,7 @@ pub struct Checkpointing {
     pub written: u64,
     /// Parts that were not: the disk failed.
     pub failed: u64,
-    /// Parts that were not begun when the next came.
+    /// Parts that were given up: one was not begun when the next came.
     pub skipped: u64,
     /// The inner step that follows the last one that was written.
     pub last_step: Option<u64>,
@@ -70,6 +70,10 @@ pub struct Checkpointing {
     pub last_bytes: u64,
     /// Why the last one was not written, if it was not.
     pub error: Option<String>,
+    /// The inner step that follows the newest checkpoint that is whole, as this node knows.
+    pub whole_step: Option<u64>,
+    /// Checkpoints that were due since and did not become whole; the last one that was due is not counted, others may be writing it.
+    pub not_whole: u64,
 }
 
 /// A node as it sees itself and the cluster.
@@ -246,7 +250,8 @@ impl StatusBoard {
     /// What became of parts of checkpoints. What goes wrong is noted.
     pub fn checkpoints(&self, checkpoints: Checkpointing) {
         self.with(|status| {
-            if let Some(error) = &checkpoints.error {
+            let failed = status.checkpoints.as_ref().map_or(0, |before| before.failed);
+            if let Some(error) = checkpoints.error.as_ref().filter(|_| checkpoints.failed > failed) {
                 note(status, format!("a part of a checkpoint was not written: {error}"));
             }
             status.checkpoints = Some(checkpoints);

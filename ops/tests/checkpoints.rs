@@ -113,6 +113,24 @@ fn another_number_of_nodes_holds_what_was_kept() {
 }
 
 #[test]
+fn one_node_goes_on_bit_for_bit() {
+    let parent = tempfile::tempdir().unwrap();
+    let train = |folder: &str, steps: &str| {
+        let folder = parent.path().join(folder);
+        let mut job = launch(1, &folder, &["demo-node", "--steps", steps]);
+        let finished = events(&mut job).find(|event| event["event"] == "done").unwrap();
+        assert!(job.wait().unwrap().success());
+        (finished["digest"].clone(), newest_whole(&folder).unwrap().0.unwrap())
+    };
+    let (straight, _) = train("straight", "60");
+    let (half, kept) = train("halves", "30");
+    // The optimizer's own momentum is kept with the rest.
+    assert_eq!(kept.optimizer(0).unwrap().map(|values| values.len() as u64), Some(kept.header().parameters));
+    let (whole, _) = train("halves", "60");
+    assert!(straight.is_string() && straight == whole && straight != half, "{straight} {half} {whole}");
+}
+
+#[test]
 fn the_command_line_shows_checks_and_exports() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("checkpoints");

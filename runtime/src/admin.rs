@@ -141,6 +141,12 @@ pub struct Checkpoints {
     pub last_bytes: u64,
     /// Why the last one was not written, if it was not.
     pub error: Option<String>,
+    /// The inner step that follows the newest checkpoint that is whole, as this node knows.
+    #[serde(default)]
+    pub whole_step: Option<u64>,
+    /// Checkpoints that were due since and did not become whole; the last one that was due is not counted, others may be writing it.
+    #[serde(default)]
+    pub not_whole: u64,
 }
 
 /// One member of the view.
@@ -385,8 +391,8 @@ pub(crate) fn report(context: &NodeContext) -> Report {
         http: context.watching.served_at(),
         gossip: status.gossip.map(|gossip| gossip_report(&gossip, context.clock.now())),
         checkpoints: status.checkpoints.map(|told| {
-            let Checkpointing { written, failed, skipped, last_step, last_bytes, error } = told;
-            Checkpoints { written, failed, skipped, last_step, last_bytes, error }
+            let Checkpointing { written, failed, skipped, last_step, last_bytes, error, whole_step, not_whole } = told;
+            Checkpoints { written, failed, skipped, last_step, last_bytes, error, whole_step, not_whole }
         }),
         waiting_for: status.waiting_for.or(status.waiting_to_join),
         events: status.events.into_iter().map(|event| EventReport { at_us: event.at_us, what: event.what }).collect(),

@@ -41,7 +41,7 @@ pub enum SpawnError {
     Token(#[from] AccessError),
     /// The checkpoint to go on from cannot be used, or the folder of checkpoints not be read.
     #[error("{0}; check the keys checkpoints and resume (resume = none begins anew)")]
-    Checkpoint(#[from] CheckpointError),
+    Checkpoint(CheckpointError),
     /// The devices cannot be used.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -102,6 +102,13 @@ pub enum SpawnError {
     /// The operating system refused threads or randomness.
     #[error("the operating system refused: {0}")]
     System(String),
+}
+
+/// By hand: an error that is shown in full here is no source, or whoever shows the whole chain shows it twice.
+impl From<CheckpointError> for SpawnError {
+    fn from(error: CheckpointError) -> Self {
+        Self::Checkpoint(error)
+    }
 }
 
 /// Why a worker's handle cannot be had.

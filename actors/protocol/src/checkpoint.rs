@@ -5,7 +5,7 @@
 
 use crate::algorithm::{Algorithm, Base};
 use crate::coordinator::{RoundKind, Terms};
-use crate::ident::{NodeId, ShardId};
+use crate::ident::{NodeId, ShardId, Step};
 use crate::shards::{Layout, ShardMap};
 use crate::view::View;
 
@@ -28,13 +28,38 @@ pub fn period(algorithm: &Algorithm) -> Option<u64> {
     }
 }
 
+/// Inner steps from one checkpoint to the next, where every `every`-th point is one; `None` where nothing is kept.
+#[must_use]
+pub fn spacing(algorithm: &Algorithm, every: u64) -> Option<u64> {
+    period(algorithm).and_then(|period| period.checked_mul(every)).filter(|spacing| *spacing > 0)
+}
+
+/// The rank of the checkpoint that `step` follows: how often the number of checkpoints up to it can be halved. Half of all have rank 0,
+/// half of the rest rank 1, and so on: whoever cannot write all agrees with the others on which.
+#[must_use]
+pub fn rank(step: Step, spacing: u64) -> u32 {
+    match (step.0.checked_div(spacing), step.0.checked_rem(spacing)) {
+        (Some(number), Some(0)) if number > 0 => number.trailing_zeros(),
+        _ => 0,
+    }
+}
+
+/// Whether a writer that is behind, and where `waiting` waits already, writes `next` in its place: where that is of no lower rank.
+///
+/// If a part takes no longer to write than 2^r checkpoints are apart, all of rank r and above are written: one of them is begun before the
+/// next of them is due, and nothing of a lower rank takes its place. So nodes that are behind by different amounts, each at another moment,
+/// skip alike: whole becomes every 2^r-th checkpoint, r being the slowest node's. Were the newest always taken, each would write others.
+#[must_use]
+pub fn replaces(next: Step, waiting: Step, spacing: u64) -> bool {
+    rank(next, spacing) >= rank(waiting, spacing)
+}
+
 /// Whether what a round of these terms decided is kept, where every `every`-th one is. 0 keeps none.
 #[must_use]
 pub fn is_due(algorithm: &Algorithm, every: u64, terms: &Terms) -> bool {
     let kind = if algorithm.outer.is_some_and(|outer| outer.sharded) { RoundKind::Slow } else { RoundKind::Average };
     let steps = terms.step.0.saturating_add(1);
-    let period = period(algorithm).and_then(|period| period.checked_mul(every));
-    terms.kind == kind && period.and_then(|period| steps.checked_rem(period)) == Some(0)
+    terms.kind == kind && spacing(algorithm, every).and_then(|spacing| steps.checked_rem(spacing)) == Some(0)
 }
 
 /// The shards of a vector of `elements` values that `node` writes: those that it owns in the view that was decided, ascending.
@@ -50,7 +75,7 @@ pub fn written_by(node: NodeId, view: &View, elements: usize, replicas: usize) -
 mod tests {
     use super::*;
     use crate::algorithm::{BufferStrategy, Gossip, Outer, OuterOptimizer, WireType};
-    use crate::ident::{Epoch, Incarnation, Step};
+    use crate::ident::{Epoch, Incarnation};
     use crate::view::Member;
 
     fn algorithm(base: Base, outer: Option<(u64, bool, bool)>, average_every: Option<u64>) -> Algorithm {
@@ -77,6 +102,64 @@ mod tests {
         assert_eq!(kept(&algorithm(sgp, Some((8, false, true)), None), 1, RoundKind::Average), [7, 15, 23]);
         assert_eq!(kept(&algorithm(local(8), None, None), 2, RoundKind::Average), [15]);
         assert_eq!(kept(&algorithm(sgp, None, Some(12)), 1, RoundKind::Average), [11, 23]);
+    }
+
+    #[test]
+    fn ranks_halve() {
+        let ranks = |spacing| (0..=8).map(|number| rank(Step(number * 6), spacing)).collect::<Vec<_>>();
+        assert_eq!(ranks(6), [0, 0, 1, 0, 2, 0, 1, 0, 3]);
+        assert_eq!(ranks(12), [0, 0, 0, 0, 1, 0, 0, 0, 2], "another spacing before");
+        assert_eq!(rank(Step(7), 0), 0);
+    }
+
+    /// What a writer writes of the checkpoints 1 to `until`, and when it is done with each, in tenths of the time between two of them. A part
+    /// takes any time up to `slowest` of these.
+    fn written(until: u64, slowest: u64, random: &mut u64, newest: bool) -> Vec<(u64, u64)> {
+        let (mut done, mut busy, mut waiting) = (Vec::new(), None, None);
+        let mut begin = |number: u64, at: u64| {
+            *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (number, at + 1 + (*random >> 33) % slowest)
+        };
+        for at in 10..until * 10 {
+            if busy.is_some_and(|(_, end)| end <= at) {
+                done.extend(busy.take());
+                busy = waiting.take().map(|number| begin(number, at));
+            }
+            if at % 10 == 0 {
+                match (busy, waiting) {
+                    (None, _) => busy = Some(begin(at / 10, at)),
+                    (Some(_), Some(before)) if !newest && !replaces(Step(at / 10), Step(before), 1) => {}
+                    _ => waiting = Some(at / 10),
+                }
+            }
+        }
+        done
+    }
+
+    #[test]
+    fn writers_that_are_behind_write_the_same() {
+        let mut random = 7;
+        for slowest in 1..200u64 {
+            let rank_of_all = slowest.div_ceil(10).next_power_of_two();
+            for _ in 0..20 {
+                let written = written(400, slowest, &mut random, false);
+                for number in (rank_of_all..300).step_by(rank_of_all as usize) {
+                    let end = written.iter().find(|(one, _)| *one == number).map(|(_, end)| *end);
+                    // Nobody gives it up before.
+                    assert!(end.is_some_and(|end| end <= (number + 2 * rank_of_all) * 10), "{number} of {slowest}: {end:?}");
+                }
+            }
+        }
+        // Of eight nodes, each with a time of its own.
+        let mut whole = |newest| {
+            let mut counts = std::collections::BTreeMap::new();
+            (0..8)
+                .flat_map(|node| written(400, 25 + node, &mut random, newest))
+                .for_each(|(number, _)| *counts.entry(number).or_insert(0) += 1);
+            counts.values().filter(|count| **count == 8).count()
+        };
+        let (by_rank, by_age) = (whole(false), whole(true));
+        assert!(by_rank >= 95 && by_age < by_rank / 4, "{by_rank} instead of {by_age}");
     }
 
     #[test]

@@ -34,11 +34,17 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
         false
     }
 
-    /// Writes this node's part of a snapshot later. One that is not begun when the next comes is given up, and counted.
+    /// Writes this node's part of a snapshot later. At most one waits: where it is not begun when the next comes, one of the two is given
+    /// up, of any two the same on all nodes ([`slowmo_protocol::checkpoint::replaces`]), and counted.
     fn keep(&self, _snapshot: Snapshot) {}
 
     /// Waits, within a bound, until what was given is written. For a node that ends.
     fn flush(&self) {}
+
+    /// What every outcome of a history that this node founds says of where it comes from.
+    fn origin(&self) -> Origin {
+        Origin::default()
+    }
 
     /// What the founding goes on from, if it does.
     fn restored(&self) -> Option<Arc<dyn Restored>> {
@@ -48,9 +54,6 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
 
 /// What a founding goes on from: state that was kept, all of it found to be as it was written.
 pub trait Restored: Send + Sync + fmt::Debug {
-    /// What every outcome of the new history says of it.
-    fn origin(&self) -> Origin;
-
     /// Copies the slow momentum of some parameters, in flat order, into `momentum`, which is as long as the range; zeros where it was kept
     /// without. May wait for a disk.
     ///

@@ -4,7 +4,7 @@
 //! An input is a list of pieces, each behind two bytes: the sender, and how long the piece is. What a sender cannot choose is
 //! made right, so that the fuzzer gets past it: a frame's cluster and its sender, who is the peer that was authenticated.
 
-use slowmo_protocol::coordinator::{self, Attempt, Coordinator, RoundKind, Terms};
+use slowmo_protocol::coordinator::{self, Attempt, Coordinator, Origin, RoundKind, Terms};
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use slowmo_protocol::liveness::{self, Liveness};
 use slowmo_protocol::machine::{Identity, Machine, Outbox};
@@ -58,7 +58,8 @@ pub fn coordinator(data: &[u8]) -> bool {
         identity: identity(),
         replicas: 1,
         keeps_state: true,
-        restores: None,
+        origin: Origin::default(),
+        restores: false,
         copies_buffers: None,
         orders_by_rate: true,
         quorum: Quorum::Majority,

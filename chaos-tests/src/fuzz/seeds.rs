@@ -3,7 +3,7 @@
 use super::machines::{LINEAGE, terms, view};
 use crate::sim::{Look, search};
 use slowmo::admin::{Answer, LastRound, MemberReport, Report, Request};
-use slowmo::checkpoints::{self, Kept, KeptShard, Kind, Part, Tensor};
+use slowmo::checkpoints::{self, Ancestor, Kept, KeptShard, Kind, Part, Tensor};
 use slowmo::config::keys::KEYS;
 use slowmo::transport::quic::{CLUSTER_KEY_BYTES, ClusterKey, Identity};
 use slowmo_protocol::algorithm::WireType;
@@ -255,15 +255,18 @@ pub(super) fn manifests() -> Seeds {
         written_at_us: 1_700_000_000_000_000,
         file: "node-9.safetensors".to_owned(),
         bytes: 400,
-        shards: vec![KeptShard { shard: 0, values: 1 << 100, momentum: Some(7) }, KeptShard { shard: 1, values: 3, momentum: None }],
+        shards: vec![KeptShard { shard: 0, values: 1 << 100, momentum: Some(7) }, KeptShard { shard: 1, values: 3, momentum: Some(8) }],
         optimizer: Some(Kept { values: 20, digest: 9 }),
         cursor: Some("é".to_owned()),
+        ancestors: vec![Ancestor { run: 0, lineage: 5, step: 48 }],
         checkpoint,
     };
     let mut bare = whole.clone();
     (bare.optimizer, bare.cursor, bare.checkpoint.samples, bare.checkpoint.outer) = (None, None, None, None);
-    let text = |part: &Part| serde_json::to_string(part).unwrap_or_default();
-    vec![named("whole", text(&whole)), named("bare", text(&bare))]
+    // The form before had no digest, so that changes of it get further.
+    let before = serde_json::to_string(&whole).unwrap_or_default();
+    let text = |part: &Part| String::from_utf8(part.text().unwrap_or_default()).unwrap_or_default();
+    vec![named("whole", text(&whole)), named("bare", text(&bare)), named("before", before)]
 }
 
 /// Two values of one tensor.

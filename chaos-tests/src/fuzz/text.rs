@@ -101,8 +101,9 @@ pub fn trace(data: &[u8]) -> bool {
 /// The manifest of a part of a checkpoint.
 pub fn manifest(data: &[u8]) -> bool {
     let Ok(part) = Part::parse(data) else { return false };
-    let again = serde_json::to_vec(&part).ok().and_then(|written| Part::parse(&written).ok());
-    assert_eq!(again.as_ref(), Some(&part));
+    let again = part.text().ok().and_then(|written| Part::parse(&written).ok());
+    // Of an older form the newest is written.
+    assert_eq!(again.map(|again| Part { format: part.format, ..again }).as_ref(), Some(&part));
     // Nothing that was accepted reaches beyond the model.
     let elements = usize::try_from(part.checkpoint.elements).unwrap_or(usize::MAX);
     assert!(part.checkpoint.parameters() <= elements && part.checkpoint.layout().elements() == elements);

@@ -228,6 +228,32 @@ fn a_full_disk_does_not_stop_training() {
 }
 
 #[test]
+fn whoever_begins_anew_or_goes_back_is_above_all_that_is_there() {
+    use slowmo::config::Resume;
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config { checkpoint_every: Some(1), checkpoint_keep_last: 1, ..settings(folder.path()) };
+    let left = || list(folder.path()).unwrap().iter().map(|listed| (listed.name.run, listed.name.step)).collect::<Vec<_>>();
+    // One alone: whatever it wrote is whole when it removes what is old.
+    run(&[3], &config, 16, false);
+    assert_eq!(left(), [(0, 16)]);
+    let first = list(folder.path()).unwrap()[0].name;
+    // Anew: what is written stays, and so does what was there.
+    run(&[3], &Config { resume: Resume::None, ..config.clone() }, 8, false);
+    assert_eq!(left(), [(0, 16), (1, 8)]);
+    // Back to the first history: the second is none of its past.
+    let back = Config { resume: Resume::Named(first), ..config.clone() };
+    run(&[9], &back, 24, false);
+    assert_eq!((left(), newest(folder.path()).header().run), (vec![(1, 8), (2, 24)], 2));
+    // And on from there.
+    let on = run(&[9], &config, 32, false);
+    assert_eq!((on[0].first, left()), (24, vec![(1, 8), (3, 32)]));
+    assert_eq!(newest(folder.path()).header().rounds_before, 24, "of the first history and the third");
+    // Several agree on one run.
+    run(&[3, 9, 4], &config, 40, false);
+    assert_eq!((newest(folder.path()).header().run, newest(folder.path()).parts().len()), (4, 3));
+}
+
+#[test]
 fn nodes_that_would_go_on_from_different_checkpoints_say_so() {
     let folder = tempfile::tempdir().unwrap();
     run(&[3], &settings(folder.path()), 8, true);

@@ -2,7 +2,9 @@
 //! operations elsewhere.
 
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Result, Tensor, Var};
+use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Result, Var};
+use slowmo::TensorError;
+use slowmo::tensors::CandleVariables;
 
 /// The definition of `torch.optim.SGD(nesterov=True)`: `v ← μv + g; x ← x − γ(g + μv)`, `v` zero at start.
 #[derive(Debug)]
@@ -10,7 +12,7 @@ pub struct NesterovSgd {
     /// μ.
     momentum: f32,
     /// Each variable with its `v`.
-    velocities: Vec<(Var, Tensor)>,
+    velocities: Vec<(Var, Var)>,
 }
 
 impl NesterovSgd {
@@ -19,8 +21,16 @@ impl NesterovSgd {
     /// # Errors
     /// Candle refuses to allocate.
     pub fn new(variables: Vec<Var>, momentum: f32) -> Result<Self> {
-        let at_rest = |variable: Var| variable.zeros_like().map(|velocity| (variable, velocity));
+        let at_rest = |variable: Var| Var::from_tensor(&variable.zeros_like()?).map(|velocity| (variable, velocity));
         Ok(Self { momentum, velocities: variables.into_iter().map(at_rest).collect::<Result<_>>()? })
+    }
+
+    /// Each `v`, to lend it to the runtime under the name of its variable: it shares its storage with the optimizer.
+    ///
+    /// # Errors
+    /// A name is there twice, or a variable is none that the runtime takes.
+    pub fn buffers<'a>(&self, names: impl Iterator<Item = &'a str>) -> std::result::Result<CandleVariables, TensorError> {
+        CandleVariables::new(names.map(|name| format!("velocity.{name}")).zip(self.velocities.iter().map(|(_, velocity)| velocity.clone())))
     }
 
     /// One step at `learning_rate`. A variable without a gradient stays as it is.
@@ -32,8 +42,8 @@ impl NesterovSgd {
         for (variable, velocity) in &mut self.velocities {
             let Some(gradient) = gradients.get(variable) else { continue };
             if !variable.device().is_cpu() {
-                *velocity = (&*velocity * f64::from(self.momentum))?.add(gradient)?;
-                let direction = (&*velocity * f64::from(self.momentum))?.add(gradient)?;
+                velocity.set(&(velocity.as_tensor() * f64::from(self.momentum))?.add(gradient)?)?;
+                let direction = (velocity.as_tensor() * f64::from(self.momentum))?.add(gradient)?;
                 variable.set(&variable.as_tensor().sub(&(direction * f64::from(learning_rate))?)?)?;
                 continue;
             }
@@ -113,7 +123,7 @@ fn contiguous(layout: &Layout) -> Result<(usize, usize)> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use candle_core::Device;
+    use candle_core::{Device, Tensor};
 
     /// γ = 0.1, μ = 0.9 on ½(x − 1)²: worked out by hand from the definition of `torch.optim.SGD`.
     #[test]

@@ -3,9 +3,9 @@
 use super::source::{Source, SourceError};
 use super::{DataError, Dataset, Event, Mlp, ModelError, NesterovSgd, Shards, Summary, flatten};
 use candle_core::Device;
-use slowmo::tensors::CandleGradients;
 use slowmo::tensors::flat::RestoreError;
-use slowmo::{Config, Runtime, StepReport, Synchronized, Worker};
+use slowmo::tensors::{CandleGradients, CandleVariables};
+use slowmo::{Buffers, Config, Runtime, StepReport, Synchronized, Worker};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -221,6 +221,8 @@ struct Replica {
     source: Source,
     model: Mlp,
     optimizer: NesterovSgd,
+    /// The optimizer's own values: lent at every step, so that they are in checkpoints.
+    velocities: CandleVariables,
     /// Inner steps completed.
     steps: u64,
 }
@@ -231,10 +233,12 @@ impl Replica {
         let data = Dataset::train()?;
         let mut model = Mlp::seeded_on(options.seed, &device_of(&worker)?)?;
         let source = Source::attached(&mut worker, options, data.len())?;
-        let place = worker.synchronize(model.variables_mut()).map_err(TrainError::Synchronize)?;
         let optimizer = NesterovSgd::new(model.variables().to_vars(), MOMENTUM)?;
+        let mut velocities = optimizer.buffers(model.variables().iter().map(|(name, _)| name))?;
+        let buffers = Buffers { optimizer: &mut velocities, model: &mut () };
+        let place = worker.synchronize_with(model.variables_mut(), buffers).map_err(TrainError::Synchronize)?;
         let source = source.placed(&place, &data, options)?;
-        Ok(Self { worker, place, data, source, model, optimizer, steps: place.step })
+        Ok(Self { worker, place, data, source, model, optimizer, velocities, steps: place.step })
     }
 
     /// Trains to the last step, or until the node is drained; `observe` gets each step's report, batch loss and parameters.
@@ -258,7 +262,9 @@ impl Replica {
                 self.worker.report("accuracy", self.model.evaluate(&test)?.accuracy)?;
             }
             std::thread::sleep(Duration::from_millis(options.step_ms).saturating_sub(begun.elapsed()));
-            let report = self.worker.step(self.model.variables_mut(), options.learning_rate).map_err(TrainError::Step)?;
+            let buffers = Buffers { optimizer: &mut self.velocities, model: &mut () };
+            let stepped = self.worker.step_with(self.model.variables_mut(), buffers, options.learning_rate);
+            let report = stepped.map_err(TrainError::Step)?;
             self.steps = report.step + 1;
             self.source.log()?;
             observe(&report, loss, &self.model)?;

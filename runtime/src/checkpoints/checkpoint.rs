@@ -1,8 +1,9 @@
 //! A whole checkpoint: manifests that belong together and cover the model. Reads what they name, by ranges of the model, and checks it.
 
 use super::error::CheckpointError;
+use super::folder::Name;
 use super::manifest::{Header, KeptShard, Part};
-use super::part::{OPTIMIZER, momentum_name, parameters_of, values_name};
+use super::part::{OPTIMIZER, manifest_of, momentum_name, parameters_of, values_name};
 use super::tensor_file::TensorFile;
 use slowmo_protocol::ident::ShardId;
 use slowmo_protocol::view::MEMBERS_MAX;
@@ -26,17 +27,25 @@ impl Checkpoint {
     /// Reads the manifests of a checkpoint; nothing of the values yet.
     ///
     /// # Errors
-    /// Parts are missing or do not belong together, or a manifest cannot be read.
+    /// Parts are missing, do not belong together or to the folder's name, or a manifest cannot be read.
     pub fn open(folder: &Path) -> Result<Self, CheckpointError> {
         let mut parts = Vec::new();
-        for file in manifests(folder)? {
-            parts.push((Part::read(&file)?, file));
+        for (node, file) in manifests(folder)? {
+            let part = Part::read(&file)?;
+            if part.node != node {
+                return Err(CheckpointError::Foreign { file });
+            }
+            parts.push((part, file));
         }
         parts.sort_by_key(|(part, _)| part.node);
         let header = parts.first().map(|(part, _)| part.checkpoint.clone());
         let header = header.ok_or_else(|| CheckpointError::Incomplete { folder: folder.to_owned(), missing: 1, shards: 1 })?;
         if let Some((_, file)) = parts.iter().find(|(part, _)| part.checkpoint != header) {
             return Err(CheckpointError::Foreign { file: file.clone() });
+        }
+        let holds = Name::of(&header);
+        if own_name(folder) != Some(holds) {
+            return Err(CheckpointError::Misnamed { folder: folder.to_owned(), holds });
         }
         let parts: Vec<Part> = parts.into_iter().map(|(part, _)| part).collect();
         let mut places = BTreeMap::new();
@@ -72,6 +81,14 @@ impl Checkpoint {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes).sum()
+    }
+
+    /// Whether the files that its manifests name are there, and as long as they say.
+    #[must_use]
+    pub fn has_its_files(&self) -> bool {
+        let is_there =
+            |part: &Part| fs::metadata(self.folder.join(&part.file)).is_ok_and(|file| file.is_file() && file.len() == part.bytes);
+        self.parts.iter().all(is_there)
     }
 
     /// Reads every value and compares it with its digest.
@@ -166,14 +183,22 @@ impl Checkpoint {
     }
 }
 
-/// The manifests in a checkpoint's folder, in any order; at most as many as a view has members.
-pub(super) fn manifests(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+/// The name that a checkpoint's folder has.
+fn own_name(folder: &Path) -> Option<Name> {
+    let whole = std::path::absolute(folder).ok()?;
+    whole.file_name().and_then(|name| name.to_str()).and_then(Name::parse)
+}
+
+/// The manifests in a checkpoint's folder with their nodes, in any order; at most as many as a view has members. Nothing else that lies
+/// there is looked at.
+pub(super) fn manifests(folder: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(CheckpointError::io(folder))? {
-        let path = entry.map_err(CheckpointError::io(folder))?.path();
-        let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-        if !hidden && path.extension().is_some_and(|extension| extension == "json") && found.len() < MEMBERS_MAX {
-            found.push(path);
+        let entry = entry.map_err(CheckpointError::io(folder))?;
+        if let Some(node) = entry.file_name().to_str().and_then(manifest_of)
+            && found.len() < MEMBERS_MAX
+        {
+            found.push((node, entry.path()));
         }
     }
     Ok(found)

@@ -1,5 +1,6 @@
 //! Why a checkpoint cannot be written or read. Whatever it was, files that were whole before are whole still.
 
+use super::folder::Name;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -7,12 +8,12 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The disk, or the way to it.
-    #[error("{path}: {source}")]
+    #[error("{path}: {error}")]
     Io {
         /// Which file or folder.
         path: PathBuf,
-        /// What the system said.
-        source: io::Error,
+        /// What the system said; no source of this error, which says it already.
+        error: io::Error,
     },
     /// A file ends early, or is none of ours.
     #[error("{file} is torn or no checkpoint's ({why})")]
@@ -46,6 +47,14 @@ pub enum CheckpointError {
         /// The part's manifest.
         file: PathBuf,
     },
+    /// The folder has another checkpoint's name.
+    #[error("{folder} holds the checkpoint {holds}, so it was copied or renamed: give it that name, or move it away")]
+    Misnamed {
+        /// Which folder.
+        folder: PathBuf,
+        /// The name that it should have.
+        holds: Name,
+    },
     /// A file would be replaced.
     #[error("{0} exists: name another file")]
     Exists(PathBuf),
@@ -60,9 +69,21 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
+    /// Whether the disk, or what of it this user may take, is full.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, Self::Io { error, .. } if matches!(error.kind(), StorageFull | QuotaExceeded))
+    }
+
+    /// Whether what was to be read or removed is not there.
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
+    }
+
     /// Names the path of a system's error.
     pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
-        move |source| Self::Io { path: path.to_owned(), source }
+        move |error| Self::Io { path: path.to_owned(), error }
     }
 
     pub(super) fn torn(file: &Path, why: impl ToString) -> Self {

@@ -1,18 +1,33 @@
 //! What a part says of itself and of the checkpoint that it belongs to: JSON, bounded, checked before anything relies on it.
 
 use super::error::CheckpointError;
+use super::part::{self, parameters_of};
 use serde::{Deserialize, Serialize};
 use slowmo_protocol::ident::{Lineage, ShardId};
 use slowmo_protocol::sampler::Progress;
 use slowmo_protocol::shards::Layout;
-use std::fs::File;
+use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::path::Path;
+use xxhash_rust::xxh3::xxh3_128;
 
-/// The only form there is so far.
-pub const FORMAT: u32 = 1;
+/// The form that is written: a digest in front covers all of it.
+pub const FORMAT: u32 = 2;
+/// The form before, which had none. It is read as far as it makes sense in itself.
+const FORMAT_WITHOUT_DIGEST: u32 = 1;
+/// What a manifest begins with, before the digest of all that follows that.
+const DIGEST_OPENS: &[u8] = b"{\"digest\":\"";
+/// What comes behind the digest; the rest of the manifest follows.
+const DIGEST_CLOSES: &[u8] = b"\",";
+/// Digits of a digest.
+const DIGEST_DIGITS: usize = 32;
+/// What files of tensors keep for notes: no tensor's name.
+const NOTES_NAME: &str = "__metadata__";
 /// Longest manifest that is read; names and shapes of a model's tensors take most of it.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
+
+/// Histories that a manifest names as those that its own goes on from; what was before them is left where it is.
+pub const ANCESTORS_MAX: usize = 256;
 
 /// The manifest of what one node wrote of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,8 +50,23 @@ pub struct Part {
     pub optimizer: Option<Kept>,
     /// A word of the training code's own.
     pub cursor: Option<String>,
+    /// The histories that this one goes on from, newest first, as far as the node knows them: who joins learns them from the others' parts.
+    #[serde(default)]
+    pub ancestors: Vec<Ancestor>,
     /// The checkpoint; the same in all of its parts.
     pub checkpoint: Header,
+}
+
+/// A history that another one goes on from: what it kept up to a step is the past of both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ancestor {
+    /// Its founding.
+    pub run: u32,
+    /// Its lineage.
+    #[serde(with = "hex")]
+    pub lineage: u128,
+    /// The inner step that follows the checkpoint that the other goes on from.
+    pub step: u64,
 }
 
 /// A shard in a part's file.
@@ -65,7 +95,7 @@ pub struct Kept {
 /// What a checkpoint holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// How often the training was resumed before.
+    /// Which founding among those that used the folder.
     pub run: u32,
     /// The model history that decided it.
     #[serde(with = "hex")]
@@ -121,6 +151,29 @@ impl Tensor {
     }
 }
 
+/// A name for each tensor that no other has, in the same order: lists that nobody named call their first one `tensor 0`, parameters and
+/// buffers alike. The first of a name keeps it.
+#[must_use]
+pub fn unique_names(tensors: &[Tensor]) -> Vec<String> {
+    let mut taken: HashSet<String> = tensors.iter().map(|tensor| tensor.name.clone()).chain([NOTES_NAME.to_owned()]).collect();
+    let (mut seen, mut tries) = (HashSet::from([NOTES_NAME]), HashMap::new());
+    let mut other = |tensor: &Tensor| {
+        let base = if tensor.kind == Kind::Buffer { format!("buffer.{}", tensor.name) } else { tensor.name.clone() };
+        if taken.insert(base.clone()) {
+            return base;
+        }
+        let tried = tries.entry(base.clone()).or_insert(1usize);
+        loop {
+            *tried += 1;
+            let numbered = format!("{base}.{tried}");
+            if taken.insert(numbered.clone()) {
+                return numbered;
+            }
+        }
+    };
+    tensors.iter().map(|tensor| if seen.insert(&tensor.name) { tensor.name.clone() } else { other(tensor) }).collect()
+}
+
 impl Header {
     /// How the values are cut.
     #[must_use]
@@ -161,38 +214,84 @@ impl Part {
     /// It cannot be read, is too long, is no manifest, or contradicts itself.
     pub fn read(path: &Path) -> Result<Self, CheckpointError> {
         let mut text = Vec::new();
-        let file = File::open(path).map_err(CheckpointError::io(path))?;
+        let file = part::open(path)?;
         file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).map_err(CheckpointError::io(path))?;
         if text.len() as u64 > MANIFEST_BYTES_MAX {
             return Err(CheckpointError::torn(path, "longer than any manifest"));
         }
-        Self::parse(&text).map_err(|why| CheckpointError::torn(path, why))
+        Self::parse(&text).map_err(|unread| match unread {
+            Unread::Altered => CheckpointError::Altered { file: path.to_owned(), tensor: "the manifest".to_owned() },
+            Unread::None(why) => CheckpointError::torn(path, why),
+        })
     }
 
     /// The manifest of this text.
     ///
     /// # Errors
     /// Why it is none.
-    pub fn parse(text: &[u8]) -> Result<Self, String> {
-        let part: Self = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-        match part.contradiction() {
-            Some(contradiction) => Err(contradiction.to_owned()),
-            None => Ok(part),
+    pub fn parse(text: &[u8]) -> Result<Self, Unread> {
+        let digest = digest(text);
+        if digest == Digest::Wrong {
+            return Err(Unread::Altered);
         }
+        let part: Self = serde_json::from_slice(text).map_err(|error| Unread::None(error.to_string()))?;
+        match (digest, part.format) {
+            (Digest::Fits, FORMAT) | (Digest::Missing, FORMAT_WITHOUT_DIGEST) => {}
+            (Digest::Missing, FORMAT) => return Err(Unread::Altered),
+            _ => return Err(Unread::None("of another version of slowmo".to_owned())),
+        }
+        part.contradiction().map_or(Ok(part), |contradiction| Err(Unread::None(contradiction.to_owned())))
+    }
+
+    /// Its text, with a digest in front that covers the rest. The form is the newest, whatever it was.
+    ///
+    /// # Errors
+    /// It cannot be put into words.
+    pub fn text(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let whole = serde_json::to_vec(&Self { format: FORMAT, ..self.clone() })?;
+        let rest = whole.get(1..).unwrap_or_default();
+        let digest = format!("{:0DIGEST_DIGITS$x}", xxh3_128(rest));
+        Ok([DIGEST_OPENS, digest.as_bytes(), DIGEST_CLOSES, rest].concat())
     }
 
     fn contradiction(&self) -> Option<&'static str> {
         let layout = self.checkpoint.layout();
         let outside = |kept: &KeptShard| layout.range(ShardId(kept.shard)).is_empty();
-        let plain = !self.file.is_empty() && !self.file.contains(['/', '\\']) && !self.file.starts_with('.');
-        match self.checkpoint.contradiction() {
-            _ if self.format != FORMAT => Some("of another version of slowmo"),
+        let header = &self.checkpoint;
+        let forgotten = |kept: &KeptShard| kept.momentum.is_none() && !parameters_of(header, ShardId(kept.shard)).is_empty();
+        match header.contradiction() {
             Some(contradiction) => Some(contradiction),
             None if self.shards.iter().any(outside) => Some("it names a shard that the model does not have"),
-            None if !plain => Some("its file is not beside it"),
+            None if header.outer.is_some() && self.shards.iter().any(forgotten) => Some("the slow momentum of a shard is missing"),
+            None if self.ancestors.len() > ANCESTORS_MAX => Some("it names more ancestors than any does"),
+            None if self.file != format!("node-{}.safetensors", self.node) => Some("its file is another node's"),
             None => None,
         }
     }
+}
+
+/// Why a text is no manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// It is not what was written.
+    Altered,
+    /// It never was one that this version reads: why.
+    None(String),
+}
+
+/// What the digest in front of a manifest says of the rest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Digest {
+    Fits,
+    Wrong,
+    Missing,
+}
+
+fn digest(text: &[u8]) -> Digest {
+    let Some(behind) = text.strip_prefix(DIGEST_OPENS) else { return Digest::Missing };
+    let rest = behind.split_at_checked(DIGEST_DIGITS).and_then(|(said, behind)| Some((said, behind.strip_prefix(DIGEST_CLOSES)?)));
+    let fits = rest.is_some_and(|(said, rest)| said == format!("{:0DIGEST_DIGITS$x}", xxh3_128(rest)).as_bytes());
+    if fits { Digest::Fits } else { Digest::Wrong }
 }
 
 /// Numbers of 128 bits as hexadecimal digits: JSON's own would lose some.

@@ -1,7 +1,7 @@
 //! Checkpoints: decided state on a disk that all nodes reach, and the way back from it.
 //!
 //! ```text
-//! FOLDER/run-0001-step-000000000960-1f…c2/     one checkpoint: how often resumed, the next inner step, the model history
+//! FOLDER/run-0001-step-000000000960-1f…c2/     one checkpoint: which founding, the next inner step, the model history
 //!     node-1.safetensors                       values and slow momentum of the shards that node 1 owned, its optimizer's buffers
 //!     node-1.json                              its manifest: what is where, with digests; written last
 //!     node-2.safetensors …
@@ -14,6 +14,7 @@
 //! | `part` | writing one node's part, so that it is there whole or not at all |
 //! | `checkpoint` | a whole checkpoint: its parts, verified, read by ranges of the model |
 //! | `folder` | which checkpoints there are, which is the newest whole one, which may go |
+//! | `history` | which of them are one training's own past |
 //! | `resumed` | what a founding goes on from |
 //! | `writer` | the thread that writes, and what it tells |
 //! | `export` | one safetensors file with the model's own tensors, for candle or PyTorch |
@@ -26,6 +27,7 @@ mod checkpoint;
 mod error;
 mod export;
 mod folder;
+mod history;
 mod manifest;
 mod part;
 mod resumed;
@@ -37,8 +39,9 @@ mod writer;
 pub use checkpoint::Checkpoint;
 pub use error::CheckpointError;
 pub use export::export;
-pub use folder::{Listed, Name, Refused, list, newest_whole, prune};
-pub use manifest::{Header, Kept, KeptShard, Kind, MANIFEST_BYTES_MAX, Part, Tensor};
-pub use resumed::Resumed;
+pub use folder::{Keeps, Listed, Name, Refused, UNTOUCHED, list, newest_whole, next_run, prune};
+pub use history::History;
+pub use manifest::{ANCESTORS_MAX, Ancestor, Header, Kept, KeptShard, Kind, MANIFEST_BYTES_MAX, Part, Tensor, Unread, unique_names};
+pub use resumed::{Resumed, warn_of_others};
 pub use tensor_file::is_tensor_file_for_tests;
-pub use writer::{CURSOR_BYTES_MAX, Checkpoints, FLUSH_WAIT_MAX, WriterSettings};
+pub use writer::{ANCESTRY_ASKS_MAX, CURSOR_BYTES_MAX, Checkpoints, FLUSH_WAIT_MAX, NOT_WHOLE_TOLD, ROOM_TRIED_AFTER, WriterSettings};

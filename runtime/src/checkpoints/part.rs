@@ -1,7 +1,7 @@
 //! Writing one node's part: values, then the manifest that names them, each under a temporary name until it is on the disk.
 
 use super::error::CheckpointError;
-use super::manifest::{FORMAT, Header, Kept, KeptShard, Part};
+use super::manifest::{Ancestor, FORMAT, Header, Kept, KeptShard, Part};
 use super::tensor_file::{Planned, TensorWriter};
 use slowmo_actors::buffers::Assembled;
 use slowmo_actors::ports::store::Snapshot;
@@ -26,6 +26,32 @@ pub fn momentum_name(shard: u32) -> String {
     format!("momentum.{shard}")
 }
 
+/// The node whose manifest a file of this name is.
+pub fn manifest_of(name: &str) -> Option<u64> {
+    node_of(name, ".json")
+}
+
+/// Whether a file of this name is of a part: its manifest, its values, or what is left of one that was being written.
+pub fn is_of_a_part(name: &str) -> bool {
+    // `.NAME.INCARNATION.tmp`, as `atomically` has it.
+    let unfinished = |name: &str| Some(name.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit_once('.')?.0.to_owned());
+    let name = unfinished(name).unwrap_or_else(|| name.to_owned());
+    manifest_of(&name).or_else(|| node_of(&name, ".safetensors")).is_some()
+}
+
+fn node_of(name: &str, ending: &str) -> Option<u64> {
+    let node = name.strip_prefix("node-")?.strip_suffix(ending)?.parse().ok()?;
+    (name == format!("node-{node}{ending}")).then_some(node)
+}
+
+/// Opens a file to read it. Whatever else has the name is refused: to open a pipe would wait for whoever writes into it.
+pub fn open(path: &Path) -> Result<File, CheckpointError> {
+    if !fs::metadata(path).map_err(CheckpointError::io(path))?.is_file() {
+        return Err(CheckpointError::torn(path, "it is no file"));
+    }
+    File::open(path).map_err(CheckpointError::io(path))
+}
+
 /// The base optimizer's buffers in a file.
 pub const OPTIMIZER: &str = "optimizer";
 
@@ -35,12 +61,37 @@ pub fn parameters_of(header: &Header, shard: ShardId) -> Range<usize> {
     range.start.min(parameters)..range.end.min(parameters)
 }
 
+/// What a node's manifest says beside the values.
+#[derive(Clone, Debug)]
+pub struct Own {
+    /// Which start of which node.
+    pub start: Start,
+    /// A word of the training code's own.
+    pub cursor: Option<String>,
+    /// What the history goes on from, as far as the node knows.
+    pub ancestors: Vec<Ancestor>,
+}
+
 /// Writes a part into the checkpoint's folder, which is made if it is not there. When it returns, the part is there for good.
 ///
 /// # Errors
-/// The disk. No part is there then, or the whole of an earlier one.
-pub fn write(folder: &Path, header: &Header, start: Start, snapshot: &Snapshot, cursor: Option<String>) -> Result<Part, CheckpointError> {
+/// The disk. No part is there then, or the whole of an earlier one; nor the folder, if nobody else put anything there.
+pub fn write(folder: &Path, header: &Header, own: Own, snapshot: &Snapshot) -> Result<Part, CheckpointError> {
+    let name = format!("node-{}", own.start.node.0);
+    let written = try_write(folder, header, own, snapshot);
+    if written.is_err() {
+        // Values without a manifest are no part, but take room. What cannot be removed is in nobody's way.
+        if !folder.join(format!("{name}.json")).exists() {
+            _ = fs::remove_file(folder.join(format!("{name}.safetensors")));
+        }
+        _ = fs::remove_dir(folder);
+    }
+    written
+}
+
+fn try_write(folder: &Path, header: &Header, own: Own, snapshot: &Snapshot) -> Result<Part, CheckpointError> {
     fs::create_dir_all(folder).map_err(CheckpointError::io(folder))?;
+    let Own { start, cursor, ancestors } = own;
     let name = format!("node-{}", start.node.0);
     let part = |bytes, (shards, optimizer)| Part {
         format: FORMAT,
@@ -51,7 +102,8 @@ pub fn write(folder: &Path, header: &Header, start: Start, snapshot: &Snapshot, 
         bytes,
         shards,
         optimizer,
-        cursor: cursor.clone(),
+        cursor,
+        ancestors,
         checkpoint: header.clone(),
     };
     let mut written = (Vec::new(), None);
@@ -62,7 +114,7 @@ pub fn write(folder: &Path, header: &Header, start: Start, snapshot: &Snapshot, 
     })?;
     let part = part(bytes, written);
     atomically(folder, &format!("{name}.json"), start, |path| {
-        let text = serde_json::to_vec(&part).map_err(|error| CheckpointError::torn(path, error))?;
+        let text = part.text().map_err(|error| CheckpointError::torn(path, error))?;
         let mut file = File::create(path).map_err(CheckpointError::io(path))?;
         file.write_all(&text).and_then(|()| file.sync_all()).map_err(CheckpointError::io(path))
     })?;

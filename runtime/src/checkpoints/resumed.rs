@@ -3,10 +3,15 @@
 use super::checkpoint::Checkpoint;
 use super::error::CheckpointError;
 use super::folder::{self, Name};
+use super::history::ancestors_through;
+use super::manifest::Ancestor;
 use slowmo_actors::ports::store::Restored;
 use slowmo_protocol::coordinator::Origin;
 use std::ops::Range;
 use std::path::Path;
+
+/// Checkpoints of other histories that are named at a start.
+const OTHERS_NAMED_MAX: usize = 4;
 
 /// A checkpoint that was verified, and whether its slow momentum is this training's.
 #[derive(Debug)]
@@ -25,6 +30,7 @@ impl Resumed {
         for refused in refused {
             tracing::warn!(checkpoint = %refused.path.display(), error = %refused.error, "a checkpoint cannot be used: an older one is tried");
         }
+        warn_of_others(folder, found.as_ref().map(|checkpoint| Name::of(checkpoint.header())))?;
         Ok(found.map(|checkpoint| Self::of(checkpoint, outer)))
     }
 
@@ -39,6 +45,7 @@ impl Resumed {
         }
         let checkpoint = Checkpoint::open(&path)?;
         checkpoint.verify()?;
+        warn_of_others(folder, Some(name))?;
         Ok(Self::of(checkpoint, outer))
     }
 
@@ -65,14 +72,24 @@ impl Resumed {
     }
 }
 
-impl Restored for Resumed {
-    fn origin(&self) -> Origin {
+impl Resumed {
+    /// Where a history comes from that goes on from it as the `run`th in the folder.
+    #[must_use]
+    pub fn origin(&self, run: u32) -> Origin {
         let header = self.checkpoint.header();
         // The founding itself is a round of the new history's own.
         let rounds = header.rounds_before.saturating_add(header.round);
-        Origin { run: header.run.saturating_add(1), rounds, momentum_lost: header.momentum_lost }
+        Origin { run, rounds, momentum_lost: header.momentum_lost }
     }
 
+    /// The histories that such a one descends from.
+    #[must_use]
+    pub fn ancestors(&self) -> Vec<Ancestor> {
+        ancestors_through(self.checkpoint.header(), self.checkpoint.parts())
+    }
+}
+
+impl Restored for Resumed {
     fn momentum(&self, parameters: Range<usize>, momentum: &mut [f32]) -> Result<(), String> {
         if !self.keeps_momentum {
             momentum.fill(0.0);
@@ -80,4 +97,19 @@ impl Restored for Resumed {
         }
         self.checkpoint.momentum(parameters, momentum).map_err(|error| error.to_string())
     }
+}
+
+/// Says which whole checkpoints are in the folder that a training could have gone on from instead of `chosen`: what goes on from an older
+/// one, or from none, leaves them where they are.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn warn_of_others(folder: &Path, chosen: Option<Name>) -> Result<(), CheckpointError> {
+    let others = folder::others(folder, chosen, OTHERS_NAMED_MAX)?;
+    if !others.is_empty() {
+        let others = others.iter().map(Name::to_string).collect::<Vec<_>>().join(", ");
+        let chosen = chosen.map_or_else(|| "none".to_owned(), |chosen| chosen.to_string());
+        tracing::warn!(others, chosen, "there are whole checkpoints of another history: they stay; resume = NAME goes on from one of them");
+    }
+    Ok(())
 }

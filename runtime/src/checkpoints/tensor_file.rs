@@ -1,9 +1,10 @@
 //! One safetensors file: streamed out without a second copy of what is in it, and read back tensor by tensor.
 
 use super::error::CheckpointError;
+use super::part;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -39,8 +40,12 @@ impl TensorWriter {
     /// Creates the file, in place of one that may be there, and writes its header. `notes` are texts beside the tensors.
     ///
     /// # Errors
-    /// The disk. The file may be there in part.
+    /// Two tensors have one name, or the disk. The file may be there in part.
     pub fn create(path: &Path, planned: Vec<Planned>, notes: HashMap<String, String>) -> Result<Self, CheckpointError> {
+        let mut names = HashSet::new();
+        if let Some(twice) = planned.iter().find(|tensor| !names.insert(&tensor.name)) {
+            return Err(CheckpointError::torn(path, format_args!("two tensors would be named {}", twice.name)));
+        }
         let mut offset = 0;
         let info = |Planned { name, shape }| {
             let start = offset;
@@ -108,7 +113,7 @@ impl TensorFile {
     /// # Errors
     /// It cannot be read, or is torn.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let mut file = File::open(path).map_err(CheckpointError::io(path))?;
+        let mut file = part::open(path)?;
         let length = file.metadata().map_err(CheckpointError::io(path))?.len();
         let (header, start) = read_header(&mut file, length).map_err(|why| CheckpointError::torn(path, why))?;
         Ok(Self { file, path: path.to_owned(), header, start })

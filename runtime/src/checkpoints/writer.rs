@@ -1,14 +1,16 @@
 //! The thread that writes this node's parts. Training never waits for it: a disk that is full or slow is counted and logged.
 
 use super::error::CheckpointError;
-use super::folder::{self, Name};
-use super::manifest::{Header, Tensor};
-use super::part;
+use super::folder::{self, Keeps, Name};
+use super::history::History;
+use super::manifest::{Ancestor, Header, Tensor};
+use super::part::{self, Own};
 use super::resumed::Resumed;
 use slowmo_actors::ports::store::{Restored, Snapshot, Store};
 use slowmo_actors::status::{Checkpointing, StatusBoard};
-use slowmo_protocol::coordinator::Outcome;
-use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::checkpoint::replaces;
+use slowmo_protocol::coordinator::{Origin, Outcome};
+use slowmo_protocol::ident::{Lineage, NodeId, Step};
 use slowmo_protocol::sampler::{DecidedRound, samples_until};
 use slowmo_protocol::trace::Start;
 use slowmo_protocol::view::Member;
@@ -18,6 +20,12 @@ use std::time::Duration;
 
 /// Longest word that training code may add to a checkpoint.
 pub const CURSOR_BYTES_MAX: usize = 64 << 10;
+/// Parts with which a node that joined looks for what the history goes on from; where nobody knows, or it began anew, that stays.
+pub const ANCESTRY_ASKS_MAX: u32 = 4;
+/// Parts that are written before one more checkpoint is kept again, after the disk was full.
+pub const ROOM_TRIED_AFTER: u32 = 8;
+/// Checkpoints in a row that did not become whole when that is first told as a warning, and then whenever they are twice as many.
+pub const NOT_WHOLE_TOLD: u64 = 3;
 /// How long a node that ends waits for its last part to be written.
 pub const FLUSH_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -26,6 +34,7 @@ pub const FLUSH_WAIT_MAX: Duration = Duration::from_secs(60);
 pub struct Checkpoints {
     shared: Option<Arc<Shared>>,
     resumed: Option<Arc<Resumed>>,
+    origin: Origin,
 }
 
 /// What the node and the thread share.
@@ -46,6 +55,8 @@ pub struct WriterSettings {
     pub folder: PathBuf,
     /// Whole checkpoints that are kept.
     pub keep_last: usize,
+    /// Inner steps from one checkpoint to the next.
+    pub spacing: u64,
     /// The outer optimizer.
     pub outer: Option<String>,
 }
@@ -57,6 +68,19 @@ struct State {
     ends: bool,
     tensors: Vec<Tensor>,
     cursor: Option<String>,
+    /// The founding whose history is written, and its lineage once that is known.
+    founding: (u32, Option<Lineage>),
+    /// What that goes on from, as far as this node knows.
+    ancestors: Vec<Ancestor>,
+    /// How often it still looks for them in the others' parts: never where it founded the history itself.
+    asks_left: u32,
+    /// How many fewer whole checkpoints are kept for want of room, and the parts that were written since there was none.
+    lacks: usize,
+    since_full: u32,
+    /// The steps behind the first checkpoint that was due, and the last.
+    due: Option<(u64, u64)>,
+    /// As many as did not become whole in a row are told as a warning; 0 for [`NOT_WHOLE_TOLD`].
+    warns_at: u64,
     told: Checkpointing,
 }
 
@@ -64,20 +88,23 @@ impl Checkpoints {
     /// Keeps nothing.
     #[must_use]
     pub fn none() -> Self {
-        Self { shared: None, resumed: None }
+        Self { shared: None, resumed: None, origin: Origin::default() }
     }
 
-    /// Goes on from `resumed`, and writes if `settings` say where.
+    /// Founds the `run`th history of the folder, goes on from `resumed`, and writes if `settings` say where.
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn new(settings: Option<WriterSettings>, resumed: Option<Resumed>, board: Arc<StatusBoard>) -> std::io::Result<Self> {
+    pub fn new(settings: Option<WriterSettings>, resumed: Option<Resumed>, run: u32, board: Arc<StatusBoard>) -> std::io::Result<Self> {
+        let origin = resumed.as_ref().map_or(Origin { run, ..Origin::default() }, |resumed| resumed.origin(run));
         let resumed = resumed.map(Arc::new);
-        let Some(settings) = settings else { return Ok(Self { shared: None, resumed }) };
-        let shared = Arc::new(Shared { settings, board, state: Mutex::default(), changed: Condvar::new() });
+        let Some(settings) = settings else { return Ok(Self { shared: None, resumed, origin }) };
+        let ancestors = resumed.as_ref().map(|resumed| resumed.ancestors()).unwrap_or_default();
+        let state = State { founding: (run, None), ancestors, ..State::default() };
+        let shared = Arc::new(Shared { settings, board, state: Mutex::new(state), changed: Condvar::new() });
         let writer = Arc::clone(&shared);
         std::thread::Builder::new().name("slowmo-checkpoints".to_owned()).spawn(move || writer.run())?;
-        Ok(Self { shared: Some(shared), resumed })
+        Ok(Self { shared: Some(shared), resumed, origin })
     }
 
     /// Whether anything is written.
@@ -115,7 +142,15 @@ impl Store for Checkpoints {
     fn keep(&self, snapshot: Snapshot) {
         let Some(shared) = &self.shared else { return };
         let mut state = shared.lock();
-        if state.waiting.replace(snapshot).is_some() {
+        let step = snapshot.outcome.terms.next_step().0;
+        state.due = Some((state.due.map_or(step, |(first, _)| first), step));
+        shared.count(&mut state);
+        shared.tell(&state);
+        let waiting = state.waiting.as_ref().map(|waiting| waiting.outcome.terms.next_step());
+        if waiting.is_none_or(|waiting| replaces(Step(step), waiting, shared.settings.spacing)) {
+            state.waiting = Some(snapshot);
+        }
+        if waiting.is_some() {
             state.told.skipped += 1;
             shared.tell(&state);
             tracing::warn!("a checkpoint was not begun when the next came: the disk is too slow for checkpoint_every");
@@ -130,6 +165,10 @@ impl Store for Checkpoints {
         if waited.1.timed_out() {
             tracing::warn!("the last checkpoint was not written in time");
         }
+    }
+
+    fn origin(&self) -> Origin {
+        self.origin
     }
 
     fn restored(&self) -> Option<Arc<dyn Restored>> {
@@ -150,11 +189,19 @@ impl Shared {
     fn run(&self) {
         while let Some((snapshot, tensors, cursor)) = self.next() {
             let header = self.header(&snapshot, tensors);
-            let written = self.write(&header, &snapshot, cursor);
+            let history = self.history(&header);
+            let written = self.write(&header, &history, &snapshot, cursor);
             // The values go before anybody hears of it: whoever waits may need their memory.
             drop(snapshot);
+            let known = self.lock().told.whole_step;
+            let whole = folder::newest_step(&self.settings.folder, &history, known).unwrap_or_else(|error| {
+                tracing::debug!(%error, "which checkpoint is whole is not known");
+                None
+            });
             let mut state = self.lock();
             state.writing = false;
+            state.told.whole_step = whole.or(known);
+            self.count(&mut state);
             match written {
                 Ok(bytes) => {
                     state.told.written += 1;
@@ -201,16 +248,73 @@ impl Shared {
         }
     }
 
-    fn write(&self, header: &Header, snapshot: &Snapshot, cursor: Option<String>) -> Result<u64, CheckpointError> {
-        let WriterSettings { start, folder, keep_last, .. } = &self.settings;
-        let part = part::write(&folder.join(Name::of(header).to_string()), header, *start, snapshot, cursor)?;
-        // One node looks after what is old; where it dies, the next lowest does so next time.
-        if header.members.first() == Some(&start.node.0)
-            && let Err(error) = folder::prune(folder, *keep_last)
-        {
+    /// How many checkpoints that were due did not become whole since the newest that did. That is told once, and when they are twice as
+    /// many.
+    fn count(&self, state: &mut State) {
+        let Some((first, last)) = state.due else { return };
+        let before = state.told.whole_step.unwrap_or(first.saturating_sub(self.settings.spacing));
+        let not_whole = last.saturating_sub(before).checked_div(self.settings.spacing).unwrap_or(0).saturating_sub(1);
+        state.told.not_whole = not_whole;
+        if not_whole == 0 {
+            state.warns_at = NOT_WHOLE_TOLD;
+        } else if not_whole >= state.warns_at.max(NOT_WHOLE_TOLD) {
+            state.warns_at = not_whole.saturating_mul(2);
+            let whole_step = state.told.whole_step;
+            tracing::warn!(not_whole, whole_step, "checkpoints do not become whole: a node's disk is full or slow, see its status");
+        }
+    }
+
+    fn write(&self, header: &Header, history: &History, snapshot: &Snapshot, cursor: Option<String>) -> Result<u64, CheckpointError> {
+        let WriterSettings { start, folder, spacing, .. } = &self.settings;
+        let own = Own { start: *start, cursor, ancestors: history.ancestors.clone() };
+        let written = part::write(&folder.join(Name::of(header).to_string()), header, own, snapshot);
+        let keep = self.keeps(written.as_ref().err());
+        // One node looks after what is old; where it dies, the next lowest does so next time. Whoever found no room makes some.
+        let looks_after = header.members.first() == Some(&start.node.0) || keep < self.settings.keep_last;
+        if looks_after && let Err(error) = folder::prune(folder, Keeps { whole: keep, spacing: *spacing }, history) {
             tracing::warn!(%error, "an old checkpoint was not removed");
         }
-        Ok(part.bytes)
+        Ok(written?.bytes)
+    }
+
+    /// How many whole checkpoints are kept now. While one is written it needs room beside them: where the disk has none, one fewer is kept
+    /// after every failure, down to one, and one more again after some that were written.
+    fn keeps(&self, failed: Option<&CheckpointError>) -> usize {
+        let mut state = self.lock();
+        match failed {
+            Some(error) if error.is_full() => (state.lacks, state.since_full) = (state.lacks.saturating_add(1), 0),
+            Some(_) => {}
+            None => state.since_full = state.since_full.saturating_add(1),
+        }
+        if state.since_full >= ROOM_TRIED_AFTER {
+            (state.lacks, state.since_full) = (state.lacks.saturating_sub(1), 0);
+        }
+        state.lacks = state.lacks.min(self.settings.keep_last.saturating_sub(1));
+        self.settings.keep_last.saturating_sub(state.lacks).max(1)
+    }
+
+    /// The history of what is written. A node that joined learns from the others' parts what it goes on from, once there are any.
+    fn history(&self, header: &Header) -> History {
+        let (run, lineage) = (header.run, header.lineage());
+        let mut state = self.lock();
+        let known = (state.founding == (run, None)) || matches!(state.founding, (of, Some(before)) if of == run && before.is_akin(lineage));
+        state.founding = (run, Some(lineage));
+        if !known {
+            (state.ancestors, state.asks_left) = (Vec::new(), ANCESTRY_ASKS_MAX);
+        }
+        let ancestors = state.ancestors.clone();
+        // The first in a folder goes on from nothing.
+        if !ancestors.is_empty() || run == 0 || state.asks_left == 0 {
+            return History { run, lineage, ancestors };
+        }
+        state.asks_left -= 1;
+        drop(state);
+        let found = folder::ancestors_of(&self.settings.folder, run, lineage).unwrap_or_else(|error| {
+            tracing::debug!(%error, "what the history goes on from is not known: that stays");
+            Vec::new()
+        });
+        self.lock().ancestors.clone_from(&found);
+        History { run, lineage, ancestors: found }
     }
 
     fn tell(&self, state: &State) {

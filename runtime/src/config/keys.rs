@@ -329,7 +329,7 @@ pub static KEYS: &[Key] = &[
         "checkpoints",
         Allowed::Whole(1, 1_000_000),
         false,
-        "whole checkpoints that are kept; older ones are removed"
+        "whole checkpoints of a training that are kept; its older ones are removed"
     ),
     key!(
         resume,

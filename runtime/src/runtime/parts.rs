@@ -1,6 +1,6 @@
 //! What a node is made of, out of its configuration: settings, recorder, checkpoints.
 
-use crate::checkpoints::{Checkpoints, Resumed, WriterSettings};
+use crate::checkpoints::{self, CheckpointError, Checkpoints, Resumed, WriterSettings};
 use crate::config::{Config, Resume};
 use crate::error::SpawnError;
 use crate::executor::beside;
@@ -9,6 +9,7 @@ use crate::transport::faulty::Faults;
 use slowmo_actors::context::NodeSettings;
 use slowmo_actors::ports::recorder::{NoRecorder, Recorder};
 use slowmo_actors::status::StatusBoard;
+use slowmo_protocol::checkpoint::spacing;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::trace::Start;
@@ -23,22 +24,31 @@ pub(super) async fn checkpoints_of(
     board: &Arc<StatusBoard>,
 ) -> Result<Arc<Checkpoints>, SpawnError> {
     let Some(folder) = config.checkpoints.clone() else { return Ok(Arc::new(Checkpoints::none())) };
-    let outer = config.algorithm()?.outer.map(|_| config.outer_name());
-    let settings = config.checkpoint_every.map(|_| WriterSettings {
+    let algorithm = config.algorithm()?;
+    let outer = algorithm.outer.map(|_| config.outer_name());
+    let settings = config.checkpoint_every.map(|every| WriterSettings {
         start: Start { node, incarnation },
         folder: folder.clone(),
         keep_last: config.checkpoint_keep_last,
+        // Where nothing could be kept the configuration was refused.
+        spacing: spacing(&algorithm, every).unwrap_or(1),
         outer: outer.clone(),
     });
-    // Whoever joins goes on from the others.
-    let resume = if config.join || config.lineage.is_some() { Resume::None } else { config.resume.clone() };
-    let read = beside(move || match resume {
-        Resume::None => Ok(None),
-        Resume::Newest => Resumed::newest(&folder, outer.as_deref()),
-        Resume::Named(name) => Resumed::named(&folder, name, outer.as_deref()).map(Some),
+    // Whoever joins goes on from the others, who also say which founding theirs was.
+    let (founds, resume) = (!config.join && config.lineage.is_none(), config.resume.clone());
+    let read = beside(move || {
+        if !founds {
+            return Ok((None, 0));
+        }
+        let resumed = match resume {
+            Resume::None => checkpoints::warn_of_others(&folder, None).map(|()| None),
+            Resume::Newest => Resumed::newest(&folder, outer.as_deref()),
+            Resume::Named(name) => Resumed::named(&folder, name, outer.as_deref()).map(Some),
+        };
+        Ok::<_, CheckpointError>((resumed?, checkpoints::next_run(&folder)?))
     });
-    let resumed = read.await??;
-    let checkpoints = Checkpoints::new(settings, resumed, Arc::clone(board));
+    let (resumed, run) = read.await??;
+    let checkpoints = Checkpoints::new(settings, resumed, run, Arc::clone(board));
     checkpoints.map(Arc::new).map_err(|error| SpawnError::System(error.to_string()))
 }
 

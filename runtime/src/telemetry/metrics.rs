@@ -138,6 +138,8 @@ fn checkpoints(writer: &mut Writer<'_>, report: &Report) -> fmt::Result {
     writer.count("checkpoint_parts_failed", "Parts that were not: the disk failed", None, told.failed)?;
     writer.count("checkpoint_parts_skipped", "Parts that were not begun when the next came", None, told.skipped)?;
     writer.gauge("checkpoint_step", "The inner step behind the last part", None, told.last_step.unwrap_or(0) as f64)?;
+    writer.gauge("checkpoint_whole_step", "The inner step behind the newest whole one", None, told.whole_step.unwrap_or(0) as f64)?;
+    writer.gauge("checkpoints_not_whole", "Checkpoints due since that did not become whole", None, told.not_whole as f64)?;
     writer.gauge("checkpoint_size", "The last part", Some(&Unit::Bytes), told.last_bytes as f64)
 }
 

@@ -29,7 +29,7 @@ pub struct ResumedFrom {
     pub step: u64,
     /// Rounds that were decided up to it since the very start.
     pub rounds: u64,
-    /// How often the training was resumed, this time included.
+    /// Which founding this is among those that used the folder, from 0.
     pub run: u32,
     /// The words that training code added to it ([`crate::Worker::set_cursor`]), by node.
     pub cursors: Vec<(u64, String)>,

@@ -155,8 +155,10 @@ pub struct Settings {
     pub replicas: usize,
     /// Whether the outer optimizer keeps anchor and momentum in shards.
     pub keeps_state: bool,
-    /// What a founding goes on from, if it does: owners read the slow momentum of their shards and hand it to the other holders.
-    pub restores: Option<Origin>,
+    /// Where a history that this node founds comes from, as it says who leads the founding.
+    pub origin: Origin,
+    /// Whether a founding goes on from a checkpoint: owners read the slow momentum of their shards and hand it to the other holders.
+    pub restores: bool,
     /// Whether a joiner gets a copy of a member's buffers of the base optimizer, and what rounds do to those.
     pub copies_buffers: Option<BufferStrategy>,
     /// Whether the gossip graph stands on an order of the members by measured rates.

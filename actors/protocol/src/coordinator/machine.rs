@@ -207,7 +207,7 @@ impl Coordinator {
         }
         let (first, members) = (view.lowest(), view.ids().collect::<Vec<_>>());
         self.current = Some(Current::new(self.me(), &view));
-        self.history = Some(History::founding(view, lineage, self.settings.restores.unwrap_or_default()));
+        self.history = Some(History::founding(view, lineage, self.settings.origin));
         if let Some(mine) = self.mine.clone() {
             self.begin_contribution(mine, now, out);
         }

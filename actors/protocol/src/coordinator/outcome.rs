@@ -90,7 +90,7 @@ impl Terms {
 /// Where a model history comes from: a checkpoint of an earlier one, or nothing. Decided by its founding, and the same ever after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Origin {
-    /// How often the training was resumed.
+    /// Which founding among those that used the folder of checkpoints: above every one that left something there.
     pub run: u32,
     /// Rounds that were decided before this history's first.
     pub rounds: u64,

@@ -1,7 +1,7 @@
 //! One node: its machine, and of its data plane only what was sent and what arrived.
 
 use super::{GRACE, Planted, ROUND_TIMEOUT, Setup};
-use slowmo_protocol::coordinator::{Attempt, Coordinator, In, Outcome, Plan, Publication, Settings};
+use slowmo_protocol::coordinator::{Attempt, Coordinator, In, Origin, Outcome, Plan, Publication, Settings};
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId, Round};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::policy::{OnMomentumLoss, Quorum};
@@ -65,7 +65,8 @@ impl Node {
             identity,
             replicas: 1,
             keeps_state: true,
-            restores: None,
+            origin: Origin::default(),
+            restores: false,
             copies_buffers: None,
             orders_by_rate: false,
             quorum: if survivors { Quorum::Survivors } else { Quorum::Majority },

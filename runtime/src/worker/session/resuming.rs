@@ -2,12 +2,12 @@
 
 use super::Session;
 use super::buffers::Sizes;
-use crate::checkpoints::{CURSOR_BYTES_MAX, Header, Kind, Resumed, Tensor};
+use crate::checkpoints::{CURSOR_BYTES_MAX, Header, Kind, Resumed, Tensor, unique_names};
 use crate::error::{SynchronizeError, WorkerError};
 use crate::worker::report::{Buffers, ResumedFrom};
 use slowmo_actors::buffers::{Assembled, Frozen};
 use slowmo_actors::ports::device::{TensorError, Tensors};
-use slowmo_actors::ports::store::Restored;
+use slowmo_actors::ports::store::{Restored, Store};
 use slowmo_actors::worker::Exchanged;
 use slowmo_protocol::checkpoint::is_due;
 use slowmo_protocol::coordinator::{RoundKind, Terms};
@@ -25,6 +25,8 @@ impl Session {
         for (shapes, kind) in [(parameters.shapes()?, Kind::Parameter), (buffers.model.shapes()?, Kind::Buffer)] {
             tensors.extend(shapes.into_iter().map(|(name, shape)| Tensor { name, shape, kind }));
         }
+        let names = unique_names(&tensors);
+        tensors.iter_mut().zip(names).for_each(|(tensor, name)| tensor.name = name);
         self.node.checkpoints().describe(tensors);
         Ok(())
     }
@@ -92,7 +94,7 @@ impl Session {
     /// What the training goes on from, if it does.
     pub fn resumed(&self) -> Option<ResumedFrom> {
         let resumed: &Arc<Resumed> = self.node.checkpoints().resumed()?;
-        let (header, origin) = (resumed.checkpoint().header(), resumed.origin());
+        let (header, origin) = (resumed.checkpoint().header(), self.node.checkpoints().origin());
         let cursors = resumed.checkpoint().parts().iter().filter_map(|part| Some((part.node, part.cursor.clone()?))).collect();
         Some(ResumedFrom {
             path: resumed.checkpoint().folder().to_owned(),

@@ -115,7 +115,7 @@ impl Coordinator {
         let place = Place { lineage: history.lineage, epoch: history.view.epoch(), round: history.round, ballot };
         let layout = Layout::new(terms.elements as usize);
         let plan = Plan::new(self.settings.identity.node, place, terms, (contributors, participants), layout, &map);
-        Some(plan.restoring(self.settings.restores.is_some()))
+        Some(plan.restoring(self.settings.restores))
     }
 
     pub(super) fn publication(&mut self, plan: &Plan, outcome: &Outcome) -> Option<Publication> {

@@ -2,7 +2,7 @@
 
 use super::oracle::{GAMMA, mean, slow_step};
 use crate::algorithm::BufferStrategy;
-use crate::coordinator::{Attempt, Coordinator, Outcome, Plan, Publication, RoundKind, Settings, Terms};
+use crate::coordinator::{Attempt, Coordinator, Origin, Outcome, Plan, Publication, RoundKind, Settings, Terms};
 use crate::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, ShardId, Step};
 use crate::machine::Identity;
 use crate::policy::{OnMomentumLoss, Quorum};
@@ -140,7 +140,8 @@ impl Node {
             identity,
             replicas,
             keeps_state: true,
-            restores: None,
+            origin: Origin::default(),
+            restores: false,
             copies_buffers: Some(BUFFERS),
             orders_by_rate: true,
             quorum,
