@@ -2,17 +2,16 @@
 //!
 //! Touches one socket file. Without the key `admin` nothing listens.
 
+mod report;
+
+pub(crate) use report::report;
+pub use report::{Checkpoints, EventReport, GossipReport, LastRound, LateReport, LossReport, MeasureReport, MemberReport, Report};
+
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
 use slowmo_actors::membership::MembershipMessage;
-use slowmo_actors::status::{Checkpointing, Gossiping, LOSS, NodeStatus, Standing};
-use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::ident::NodeId;
-use slowmo_protocol::real;
-use slowmo_protocol::time::Instant;
-use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,163 +70,6 @@ pub enum Answer {
         /// Why.
         error: String,
     },
-}
-
-/// A node as it sees itself and the cluster.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
-    /// Its id.
-    pub node: u64,
-    /// Where it stands: `founding`, `joining`, `member`, `leaving` or `left`.
-    pub standing: String,
-    /// Which model history, 32 hexadecimal digits.
-    pub lineage: String,
-    /// The view's number.
-    pub epoch: u64,
-    /// The next round.
-    pub round: u64,
-    /// The inner step after the last decided round.
-    pub step: u64,
-    /// What each of its workers computes on: `cpu`, or a GPU's number and name.
-    #[serde(default)]
-    pub devices: Vec<String>,
-    /// The members of the view now.
-    pub members: Vec<MemberReport>,
-    /// The last decided round, in three separate numbers: members, those of them alive, those of them that contributed.
-    pub last_round: LastRound,
-    /// Whose contributions the last decided round averaged, ascending.
-    pub contributors: Vec<u64>,
-    /// Shards whose slow momentum restarted at zero since the founding.
-    pub momentum_lost: u64,
-    /// Push-sum weight that was in no average since this node joined: of members that died or were passed over. Exact averages find
-    /// it: gossip alone does not know what died with a member.
-    pub push_sum_weight_lost: f64,
-    /// Push-sum weight that was in an average twice: of members that were taken for dead and lived.
-    pub push_sum_weight_doubled: f64,
-    /// `‖x − x̄‖ / ‖x̄‖` of this node when it last contributed.
-    pub disagreement: Option<f32>,
-    /// What its training reported last.
-    #[serde(default)]
-    pub loss: Option<LossReport>,
-    /// What its training reported last under names of its own, and the loss.
-    #[serde(default)]
-    pub measures: BTreeMap<String, MeasureReport>,
-    /// How its gossip stands, if it gossips.
-    pub gossip: Option<GossipReport>,
-    /// What became of its parts of checkpoints, if it writes any.
-    #[serde(default)]
-    pub checkpoints: Option<Checkpoints>,
-    /// Why no round is decided now, and what would release it.
-    pub waiting_for: Option<String>,
-    /// Where it serves HTTP, and its page with it (key `http`).
-    #[serde(default)]
-    pub http: Option<SocketAddr>,
-    /// What happened last, oldest first.
-    pub events: Vec<EventReport>,
-}
-
-/// What became of a node's parts of checkpoints.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Checkpoints {
-    /// Parts that were written.
-    pub written: u64,
-    /// Parts that were not: the disk failed.
-    pub failed: u64,
-    /// Parts that were not begun when the next came.
-    pub skipped: u64,
-    /// The inner step that follows the last one that was written.
-    pub last_step: Option<u64>,
-    /// Its bytes.
-    pub last_bytes: u64,
-    /// Why the last one was not written, if it was not.
-    pub error: Option<String>,
-    /// The inner step that follows the newest checkpoint that is whole, as this node knows.
-    #[serde(default)]
-    pub whole_step: Option<u64>,
-    /// Checkpoints that were due since and did not become whole; the last one that was due is not counted, others may be writing it.
-    #[serde(default)]
-    pub not_whole: u64,
-}
-
-/// One member of the view.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemberReport {
-    /// Its id.
-    pub node: u64,
-    /// Where it listens.
-    pub address: String,
-    /// Its workers.
-    pub devices: u16,
-    /// Whether this node takes it for alive.
-    pub alive: bool,
-}
-
-/// The last decided round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LastRound {
-    /// Members of its view.
-    pub members: usize,
-    /// Members that were alive.
-    pub alive: usize,
-    /// Members whose contributions were averaged.
-    pub contributors: usize,
-    /// Microseconds from the moment when all contributions were on their way until the round was decided.
-    pub published_us: u64,
-}
-
-/// What a training loop reported.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LossReport {
-    /// The inner step.
-    pub step: u64,
-    /// The loss.
-    #[serde(with = "real")]
-    pub loss: f64,
-}
-
-/// What a training loop reported under a name.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MeasureReport {
-    /// The inner step.
-    pub step: u64,
-    /// The value.
-    #[serde(with = "real")]
-    pub value: f64,
-}
-
-/// A node's gossip.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GossipReport {
-    /// The inner step that the next mix belongs to.
-    pub step: u64,
-    /// Push-sum weight of the node's own numerators.
-    pub weight: f64,
-    /// Push-sum weight on its way to others.
-    pub escrowed: f64,
-    /// Peers that are late, and by how much.
-    pub late: Vec<LateReport>,
-}
-
-/// A peer that is late.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LateReport {
-    /// Who.
-    pub node: u64,
-    /// Inner steps that it is behind this node, as far as it was heard of.
-    pub steps: u64,
-    /// For so many milliseconds it is waited for, or done without.
-    pub ms: u64,
-    /// Whether gossip does without it.
-    pub skipped: bool,
-}
-
-/// One thing that happened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EventReport {
-    /// Microseconds since 1970.
-    pub at_us: u64,
-    /// What.
-    pub what: String,
 }
 
 /// The open socket; removed when dropped.
@@ -342,72 +184,6 @@ pub(crate) async fn dump(context: &NodeContext, why: &str) -> Result<PathBuf, St
     let written = tokio::task::spawn_blocking(move || written.recv_timeout(DUMP_MAX)).await;
     let Ok(Ok(written)) = written else { return Err(format!("the last events were not written within {} s", DUMP_MAX.as_secs())) };
     written
-}
-
-/// What the node sees now.
-pub(crate) fn report(context: &NodeContext) -> Report {
-    let status: NodeStatus = context.status.read();
-    let standing = match status.standing {
-        Standing::Founding if !status.members.is_empty() => "member",
-        Standing::Founding if context.settings.join => "joining",
-        Standing::Founding => "founding",
-        Standing::Joining => "joining",
-        Standing::Member => "member",
-        Standing::Leaving => "leaving",
-        Standing::Left => "left",
-    };
-    let member = |member: &slowmo_protocol::view::Member| MemberReport {
-        node: member.id.0,
-        address: member.address.to_string(),
-        devices: member.devices,
-        alive: !status.dead.contains(&member.id),
-    };
-    Report {
-        node: context.settings.identity.node.0,
-        standing: standing.to_owned(),
-        lineage: format!("{:032x}", status.lineage.0),
-        epoch: status.epoch.0,
-        round: status.round.0,
-        step: status.step.0,
-        devices: status.devices.clone(),
-        members: status.members.iter().map(member).collect(),
-        last_round: LastRound {
-            members: status.members_then,
-            alive: status.alive_then,
-            contributors: status.contributors.len(),
-            published_us: status.published.0,
-        },
-        contributors: status.contributors.iter().map(|node| node.0).collect(),
-        momentum_lost: status.momentum_lost,
-        push_sum_weight_lost: status.push_sum_weight_lost,
-        push_sum_weight_doubled: status.push_sum_weight_doubled,
-        disagreement: status.disagreement,
-        loss: status.measures.get(LOSS).map(|(step, loss)| LossReport { step: step.0, loss: *loss }),
-        measures: status
-            .measures
-            .iter()
-            .map(|(name, (step, value))| (name.clone(), MeasureReport { step: step.0, value: *value }))
-            .collect(),
-        http: context.watching.served_at(),
-        gossip: status.gossip.map(|gossip| gossip_report(&gossip, context.clock.now())),
-        checkpoints: status.checkpoints.map(|told| {
-            let Checkpointing { written, failed, skipped, last_step, last_bytes, error, whole_step, not_whole } = told;
-            Checkpoints { written, failed, skipped, last_step, last_bytes, error, whole_step, not_whole }
-        }),
-        waiting_for: status.waiting_for.or(status.waiting_to_join),
-        events: status.events.into_iter().map(|event| EventReport { at_us: event.at_us, what: event.what }).collect(),
-    }
-}
-
-fn gossip_report(gossip: &Gossiping, now: Instant) -> GossipReport {
-    let late = |straggler: &Straggler| LateReport {
-        node: straggler.node.0,
-        steps: straggler.steps,
-        ms: now.since(straggler.since).as_millis(),
-        skipped: straggler.skipped,
-    };
-    let late = gossip.stragglers.iter().map(late).collect();
-    GossipReport { step: gossip.step.0, weight: gossip.weight, escrowed: gossip.escrowed, late }
 }
 
 /// Writes the last events down at every SIGUSR1.
