@@ -168,6 +168,24 @@ fn a_loss_that_is_no_number_leaves_the_status_readable() {
     samples(&ask(address, "GET /metrics HTTP/1.1").1);
 }
 
+/// A program that asks without end must not keep the node from its work.
+#[test]
+fn the_admin_socket_too_answers_only_so_often() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("admin.sock");
+    let (_runtime, _worker, _) = node(|config| Config { admin: Some(socket.clone()), ..config });
+    let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    let mut answers = std::io::BufRead::lines(std::io::BufReader::new(stream.try_clone().unwrap()));
+    let mut ask = || {
+        writeln!(stream, "{{\"request\":\"status\"}}").unwrap();
+        answers.next().unwrap().unwrap()
+    };
+    let refused = (0..2000).filter(|_| ask().contains("asked too often")).count();
+    assert!(refused > 0, "every one was answered");
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(ask().contains("\"answer\":\"status\""));
+}
+
 #[test]
 fn measures_are_shown_and_too_many_are_refused() {
     let (_runtime, mut worker, address) = node(|config| config);

@@ -7,6 +7,7 @@ mod report;
 pub(crate) use report::report;
 pub use report::{Checkpoints, EventReport, GossipReport, LastRound, LateReport, LossReport, MeasureReport, MemberReport, Report};
 
+use crate::telemetry::Allowance;
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
 use slowmo_actors::membership::MembershipMessage;
@@ -14,7 +15,7 @@ use slowmo_protocol::ident::NodeId;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -30,6 +31,10 @@ pub const CONNECTIONS_MAX: usize = 16;
 const REST: Duration = Duration::from_millis(100);
 /// How long the last events may take to be written.
 pub const DUMP_MAX: Duration = Duration::from_secs(10);
+/// Requests that are answered at once after a pause, and in each further second: launchers, probes and people ask far less.
+pub const REQUESTS_BURST_MAX: u32 = 1000;
+/// See [`REQUESTS_BURST_MAX`].
+pub const REQUESTS_PER_SECOND_MAX: u32 = 200;
 /// How long a connection may be silent.
 pub const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// The exit code after a second SIGTERM, as a shell shows it for a process that SIGTERM ended.
@@ -123,6 +128,8 @@ impl Drop for Endpoint {
 
 async fn accept(listener: UnixListener, context: Arc<NodeContext>) {
     let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let allowance = Allowance::new((REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX), std::time::Instant::now());
+    let allowance = Arc::new(Mutex::new(allowance));
     while let Ok(permit) = Arc::clone(&free).acquire_owned().await {
         let connection = match listener.accept().await {
             Ok((connection, _)) => connection,
@@ -132,9 +139,9 @@ async fn accept(listener: UnixListener, context: Arc<NodeContext>) {
                 continue;
             }
         };
-        let context = Arc::clone(&context);
+        let (context, allowance) = (Arc::clone(&context), Arc::clone(&allowance));
         tokio::spawn(async move {
-            if let Err(error) = converse(connection, &context).await {
+            if let Err(error) = converse(connection, &context, &allowance).await {
                 tracing::debug!(%error, "an admin connection ended");
             }
             drop(permit);
@@ -142,7 +149,7 @@ async fn accept(listener: UnixListener, context: Arc<NodeContext>) {
     }
 }
 
-async fn converse(mut connection: UnixStream, context: &NodeContext) -> io::Result<()> {
+async fn converse(mut connection: UnixStream, context: &NodeContext, allowance: &Mutex<Allowance>) -> io::Result<()> {
     let (reading, mut writing) = connection.split();
     let mut reading = BufReader::new(reading);
     loop {
@@ -151,7 +158,10 @@ async fn converse(mut connection: UnixStream, context: &NodeContext) -> io::Resu
         if read.map_err(io::Error::other)?? == 0 {
             return Ok(());
         }
-        let mut answer = serde_json::to_string(&answer(&line, context).await).map_err(io::Error::other)?;
+        let allowed = allowance.lock().unwrap_or_else(PoisonError::into_inner).take(std::time::Instant::now());
+        let answer =
+            if allowed { answer(&line, context).await } else { Answer::Refused { error: "asked too often: wait a second".to_owned() } };
+        let mut answer = serde_json::to_string(&answer).map_err(io::Error::other)?;
         answer.push('\n');
         writing.write_all(answer.as_bytes()).await?;
     }

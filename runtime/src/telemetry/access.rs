@@ -90,20 +90,23 @@ pub fn is_host_of_this_machine(host: Option<&str>) -> bool {
 /// How often anything may be asked: a bucket that fills with time.
 #[derive(Debug)]
 pub struct Allowance {
+    most: f64,
+    per_second: f64,
     left: f64,
     at: Instant,
 }
 
 impl Allowance {
-    /// A full one.
-    pub fn new(now: Instant) -> Self {
-        Self { left: f64::from(REQUESTS_BURST_MAX), at: now }
+    /// A full one, of so many at once and so many in each further second.
+    pub fn new((burst, per_second): (u32, u32), now: Instant) -> Self {
+        let (most, per_second) = (f64::from(burst), f64::from(per_second));
+        Self { most, per_second, left: most, at: now }
     }
 
     /// Whether one more request is answered.
     pub fn take(&mut self, now: Instant) -> bool {
-        let filled = now.saturating_duration_since(self.at).as_secs_f64() * f64::from(REQUESTS_PER_SECOND_MAX);
-        (self.left, self.at) = ((self.left + filled).min(f64::from(REQUESTS_BURST_MAX)), now);
+        let filled = now.saturating_duration_since(self.at).as_secs_f64() * self.per_second;
+        (self.left, self.at) = ((self.left + filled).min(self.most), now);
         let allowed = self.left >= 1.0;
         self.left -= if allowed { 1.0 } else { 0.0 };
         allowed
@@ -144,7 +147,7 @@ mod tests {
     #[test]
     fn who_asks_too_often_is_put_off_and_served_again_later() {
         let start = Instant::now();
-        let mut allowance = Allowance::new(start);
+        let mut allowance = Allowance::new((REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX), start);
         assert_eq!((0..1000).filter(|_| allowance.take(start)).count(), REQUESTS_BURST_MAX as usize);
         let later = start + Duration::from_millis(100);
         assert_eq!((0..1000).filter(|_| allowance.take(later)).count(), REQUESTS_PER_SECOND_MAX as usize / 10);

@@ -1,6 +1,6 @@
 //! The HTTP endpoint of a node. What it shows, anybody may read who reaches the address; what changes something wants the token.
 
-use super::access::{Allowance, Token, is_host_of_this_machine};
+use super::access::{Allowance, REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX, Token, is_host_of_this_machine};
 use super::{dashboard, metrics, orders};
 use crate::admin::report;
 use axum::extract::{Request, State};
@@ -87,7 +87,8 @@ impl Endpoint {
         let listener = TcpListener::from_std(listener).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let registry = metrics::registry(Arc::clone(&context));
-        let [allowance, probes] = [(); 2].map(|()| Mutex::new(Allowance::new(Instant::now())));
+        let rate = (REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX);
+        let [allowance, probes] = [(); 2].map(|()| Mutex::new(Allowance::new(rate, Instant::now())));
         let (is_local, pages) = (address.ip().is_loopback(), Arc::new(Semaphore::new(dashboard::PAGES_MAX)));
         let router = router(Arc::new(Served { context, registry, token, is_local, pages, allowance, probes }));
         let serving = tokio::spawn(accept(listener, router)).abort_handle();

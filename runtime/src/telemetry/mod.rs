@@ -18,7 +18,7 @@ mod orders;
 mod process;
 
 pub use access::AccessError;
-pub(crate) use access::Token;
+pub(crate) use access::{Allowance, Token};
 pub use access::{REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX, TOKEN_BYTES_MIN};
 pub use dashboard::PAGES_MAX;
 pub(crate) use http::Endpoint;
