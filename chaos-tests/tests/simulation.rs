@@ -116,6 +116,14 @@ fn seeds_that_failed_once() {
     }
 }
 
+/// Found and not mended yet.
+#[test]
+#[ignore = "a founding goes round in circles: a node resigns and asks every few milliseconds, and at last one of three decides alone"]
+fn seeds_that_fail_still() {
+    let report = seed(7_700_000_798, Look::default());
+    assert!(report.violation.is_none(), "{:?}", report.violation);
+}
+
 #[test]
 #[ignore = "takes minutes: cargo test --release -p slowmo-chaos --test simulation -- --ignored a_thousand_nodes"]
 fn a_thousand_nodes() {
