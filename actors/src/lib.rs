@@ -9,7 +9,9 @@
 //! | [`gossip_peer`] | push-sum exchange | node |
 //! | [`coordinator`] | outer rounds, shards, slow momentum | node |
 //!
-//! [`status`], [`timeline`] and [`watching`] are what a node shows of itself and knows of others, and decide nothing. [`ports`] are the traits that runtime implements; [`buffers`] and [`streams`] are how bulk values move without travelling
+//! [`status`], [`timeline`] and [`watching`] are what a node shows of itself and knows of others, and decide nothing.
+//!
+//! [`ports`] are the traits that runtime implements; [`buffers`] and [`streams`] are how bulk values move without travelling
 //! through a mailbox.
 #![deny(missing_docs)]
 

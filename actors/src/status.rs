@@ -6,6 +6,7 @@ use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step};
 use slowmo_protocol::time::Span;
 use slowmo_protocol::view::{Member, View};
+pub use slowmo_protocol::wire::Stands as Standing;
 use slowmo_protocol::wire::{MEASURE_NAME_BYTES_MAX, MEASURES_MAX};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,22 +17,6 @@ pub const EVENTS_MAX: usize = 64;
 
 /// The measure that is shown first.
 pub const LOSS: &str = "loss";
-
-/// Where a node stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
-    /// It has met nobody, or waits for the founding.
-    #[default]
-    Founding,
-    /// It asks to be admitted.
-    Joining,
-    /// It is a member.
-    Member,
-    /// It is a member that leaves.
-    Leaving,
-    /// It has left.
-    Left,
-}
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]

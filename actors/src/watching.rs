@@ -7,7 +7,7 @@ use crate::status::{NodeStatus, Standing, unix_us};
 use bytes::Bytes;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::time::{Instant, Span};
-use slowmo_protocol::wire::{Brief, Content, Datagram, HAPPENED_MAX, Happened, Link, Measure, Stands};
+use slowmo_protocol::wire::{Brief, Content, Datagram, HAPPENED_MAX, Happened, Link, Measure};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -139,7 +139,7 @@ impl Watching {
         Brief {
             incarnation: context.settings.identity.incarnation,
             at_us: unix_us(),
-            stands: stands(status.standing),
+            stands: status.standing,
             lineage: status.lineage,
             epoch: status.epoch,
             round: status.round,
@@ -198,16 +198,6 @@ fn send(context: &NodeContext, to: NodeId, datagram: &Datagram) {
     let sent = sent.and_then(|bytes| context.transport.send_datagram(to, Bytes::from(bytes)).map_err(|error| error.to_string()));
     if let Err(error) = sent {
         tracing::trace!(%to, error, "datagram not sent");
-    }
-}
-
-fn stands(standing: Standing) -> Stands {
-    match standing {
-        Standing::Founding => Stands::Founding,
-        Standing::Joining => Stands::Joining,
-        Standing::Member => Stands::Member,
-        Standing::Leaving => Stands::Leaving,
-        Standing::Left => Stands::Left,
     }
 }
 

@@ -170,13 +170,9 @@ pub struct EventReport {
 pub(crate) fn report(context: &NodeContext) -> Report {
     let status: NodeStatus = context.status.read();
     let standing = match status.standing {
-        Standing::Founding if !status.members.is_empty() => "member",
-        Standing::Founding if context.settings.join => "joining",
-        Standing::Founding => "founding",
-        Standing::Joining => "joining",
-        Standing::Member => "member",
-        Standing::Leaving => "leaving",
-        Standing::Left => "left",
+        Standing::Founding if !status.members.is_empty() => Standing::Member,
+        Standing::Founding if context.settings.join => Standing::Joining,
+        standing => standing,
     };
     let member = |member: &slowmo_protocol::view::Member| MemberReport {
         node: member.id.0,
@@ -186,7 +182,7 @@ pub(crate) fn report(context: &NodeContext) -> Report {
     };
     Report {
         node: context.settings.identity.node.0,
-        standing: standing.to_owned(),
+        standing: standing.name().to_owned(),
         lineage: format!("{:032x}", status.lineage.0),
         epoch: status.epoch.0,
         round: status.round.0,

@@ -17,7 +17,7 @@ use slowmo_actors::status::unix_us;
 use slowmo_actors::timeline::RoundNote;
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::shards::{Layout, ShardMap};
-use slowmo_protocol::wire::{Brief, Stands};
+use slowmo_protocol::wire::Brief;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -279,19 +279,12 @@ fn nodes(context: &NodeContext, report: &Report) -> Vec<NodeNote> {
 }
 
 fn brief_note(brief: &Brief, age_ms: u64) -> BriefNote {
-    let standing = match brief.stands {
-        Stands::Founding => "founding",
-        Stands::Joining => "joining",
-        Stands::Member => "member",
-        Stands::Leaving => "leaving",
-        Stands::Left => "left",
-    };
     let link =
         |link: &slowmo_protocol::wire::Link| LinkNote { to: link.to.0, sent_bytes: link.sent_bytes, round_trip_us: link.round_trip_us };
     BriefNote {
         age_ms,
         incarnation: brief.incarnation.0.to_string(),
-        standing,
+        standing: brief.stands.name(),
         round: brief.round.0,
         step: brief.step.0,
         measures: brief.measures.iter().map(|measure| (measure.name.clone(), (measure.step.0, measure.value))).collect(),

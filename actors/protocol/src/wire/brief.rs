@@ -72,6 +72,20 @@ pub enum Stands {
     Left,
 }
 
+impl Stands {
+    /// The word for it, in reports and on the page.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Founding => "founding",
+            Self::Joining => "joining",
+            Self::Member => "member",
+            Self::Leaving => "leaving",
+            Self::Left => "left",
+        }
+    }
+}
+
 /// A value that a training reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
