@@ -19,7 +19,7 @@ use ractor::ActorRef;
 use slowmo_protocol::algorithm::Algorithm;
 use slowmo_protocol::ident::Lineage;
 use slowmo_protocol::machine::Identity;
-use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
+use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
 use slowmo_protocol::time::Span;
 use slowmo_protocol::trace::{End, Event, Start};
 use slowmo_protocol::wire::Frame;
@@ -53,6 +53,10 @@ pub struct NodeSettings {
     pub quorum: Quorum,
     /// What a joiner gets of the base optimizer's buffers.
     pub joiner_buffers: JoinerBuffers,
+    /// What happens when the quorum is lost.
+    pub on_quorum_loss: OnQuorumLoss,
+    /// How long survivors wait for members that may live.
+    pub fork_after: Duration,
     /// What happens when all holders of a shard are lost.
     pub on_momentum_loss: OnMomentumLoss,
     /// How many outer rounds apart decided state is kept for good; 0: never.

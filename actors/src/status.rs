@@ -162,9 +162,9 @@ impl StatusBoard {
             status.dead = then.into_iter().filter(stayed).collect();
             status.view_changes += u64::from(!status.members.is_empty() && status.epoch != outcome.view.epoch());
             status.members = outcome.view.members().to_vec();
-            status.view = Some((outcome.view.clone(), usize::try_from(outcome.terms.elements).unwrap_or(usize::MAX)));
+            status.view = Some((outcome.view.clone(), usize::try_from(outcome.spec.elements).unwrap_or(usize::MAX)));
             (status.lineage, status.epoch) = (outcome.lineage, outcome.view.epoch());
-            (status.round, status.step) = (outcome.round.next(), outcome.terms.next_step());
+            (status.round, status.step) = (outcome.round.next(), outcome.spec.next_step());
             status.contributors.clone_from(&outcome.contributors);
             status.momentum_lost = outcome.momentum_lost;
             status.published = published;
@@ -287,7 +287,7 @@ pub fn unix_us() -> u64 {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use slowmo_protocol::coordinator::{Origin, RoundKind, Terms};
+    use slowmo_protocol::coordinator::{Origin, RoundKind, RoundSpec};
     use slowmo_protocol::ident::Incarnation;
     use slowmo_protocol::view::View;
 
@@ -297,7 +297,7 @@ mod tests {
         let outcome = Outcome {
             lineage: Lineage(7),
             round: Round(round),
-            terms: Terms { kind: RoundKind::Average, step: Step(round), gamma: 0.1, elements: 23 },
+            spec: RoundSpec { kind: RoundKind::Average, step: Step(round), gamma: 0.1, elements: 23 },
             contributors: members.iter().map(|(id, _)| NodeId(*id)).collect(),
             view: View::new(Epoch(round), members.iter().map(member).collect()).unwrap(),
             absent: Vec::new(),

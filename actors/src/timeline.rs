@@ -92,14 +92,14 @@ impl Timeline {
         self.rounds.push_back(RoundNote {
             round: outcome.round.0,
             at_us: unix_us().max(after),
-            kind: round_name(outcome.terms.kind),
-            step: outcome.terms.next_step().0,
+            kind: round_name(outcome.spec.kind),
+            step: outcome.spec.next_step().0,
             members: outcome.view.ids().collect(),
             contributors: outcome.contributors.clone(),
             published_us: published.0,
         });
         if let Some(disagreement) = disagreement {
-            self.push(DISAGREEMENT, outcome.terms.step, f64::from(disagreement));
+            self.push(DISAGREEMENT, outcome.spec.step, f64::from(disagreement));
         }
     }
 

@@ -14,7 +14,7 @@ const SEEDS_MAX: u64 = 2_000;
 fn known(bug: Bug) -> u64 {
     match bug {
         Bug::ApplyWithoutData => 599,
-        Bug::BallotReused | Bug::MomentumNotHandedOver => 0,
+        Bug::TermReused | Bug::MomentumNotHandedOver => 0,
         Bug::DecideWithoutQuorum => 1,
         Bug::FoundingGivenUp => 1164,
         Bug::FreshDonor => 56,

@@ -186,7 +186,7 @@ impl Follower {
         if cluster != own {
             return Err(SamplerError::Differs { cluster, own });
         }
-        let round = DecidedRound { until: samples_until(&outcome.terms), contributors: &outcome.contributors, members: before };
+        let round = DecidedRound { until: samples_until(&outcome.spec), contributors: &outcome.contributors, members: before };
         let (used, next) = (start.used(&round, state.node), start.after(&round));
         if let Some(kept) = state.used.as_mut().filter(|_| !used.is_empty()) {
             kept.push((outcome.round.0, used));

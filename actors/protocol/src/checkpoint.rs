@@ -4,7 +4,7 @@
 //! is the shards' (with `sharded = false` every node's, all alike). Without an outer optimizer it is what an exact average left.
 
 use crate::algorithm::{Algorithm, Base};
-use crate::coordinator::{RoundKind, Terms};
+use crate::coordinator::{RoundKind, RoundSpec};
 use crate::ident::{NodeId, ShardId, Step};
 use crate::shards::{Layout, ShardMap};
 use crate::view::View;
@@ -54,12 +54,12 @@ pub fn replaces(next: Step, waiting: Step, spacing: u64) -> bool {
     rank(next, spacing) >= rank(waiting, spacing)
 }
 
-/// Whether what a round of these terms decided is kept, where every `every`-th one is. 0 keeps none.
+/// Whether what a round of this spec decided is kept, where every `every`-th one is. 0 keeps none.
 #[must_use]
-pub fn is_due(algorithm: &Algorithm, every: u64, terms: &Terms) -> bool {
+pub fn is_due(algorithm: &Algorithm, every: u64, spec: &RoundSpec) -> bool {
     let kind = if algorithm.outer.is_some_and(|outer| outer.sharded) { RoundKind::Slow } else { RoundKind::Average };
-    let steps = terms.step.0.saturating_add(1);
-    terms.kind == kind && spacing(algorithm, every).and_then(|spacing| steps.checked_rem(spacing)) == Some(0)
+    let steps = spec.step.0.saturating_add(1);
+    spec.kind == kind && spacing(algorithm, every).and_then(|spacing| steps.checked_rem(spacing)) == Some(0)
 }
 
 /// The shards of a vector of `elements` values that `node` writes: those that it owns in the view that was decided, ascending.
@@ -85,8 +85,8 @@ mod tests {
     }
 
     fn kept(algorithm: &Algorithm, every: u64, kind: RoundKind) -> Vec<u64> {
-        let terms = |step| Terms { kind, step: Step(step), gamma: 0.1, elements: 3 };
-        (0..24).filter(|step| is_due(algorithm, every, &terms(*step))).collect()
+        let spec = |step| RoundSpec { kind, step: Step(step), gamma: 0.1, elements: 3 };
+        (0..24).filter(|step| is_due(algorithm, every, &spec(*step))).collect()
     }
 
     #[test]

@@ -105,24 +105,24 @@ impl fmt::Display for Lineage {
 
 /// A proposal number. Ordered by counter, then by the node that owns it, so no two leaders share one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Ballot {
+pub struct Term {
     /// Grows with every take-over.
     pub counter: u64,
-    /// The leader that proposes under this ballot.
+    /// The leader that proposes under this term.
     pub node: NodeId,
 }
 
-impl Ballot {
-    /// The smallest ballot of `node` above this one.
+impl Term {
+    /// The smallest term of `node` above this one.
     #[must_use]
     pub fn next_of(self, node: NodeId) -> Self {
         Self { counter: self.counter.saturating_add(1), node }
     }
 }
 
-impl fmt::Display for Ballot {
+impl fmt::Display for Term {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ballot {}.{}", self.counter, self.node.0)
+        write!(f, "term {}.{}", self.counter, self.node.0)
     }
 }
 

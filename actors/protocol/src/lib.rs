@@ -14,7 +14,6 @@
 //! | [`topology`], [`push_sum`] | who gossips with whom, and the push-sum weights |
 //! | [`encoding`] | values in fewer bytes, and what rounding owes |
 //! | `outer` | the outer optimizers, element by element |
-//! | [`ballot`] | promise and accept: one decree a round |
 //! | [`liveness`] | which watched nodes are alive |
 //! | [`membership`], [`coordinator`], [`gossip_peer`], [`aggregator`] | the machines behind the actors of the same names |
 //! | [`checkpoint`] | when decided state is kept for good, and who writes which part |
@@ -25,7 +24,6 @@
 
 pub mod aggregator;
 pub mod algorithm;
-pub mod ballot;
 pub mod checkpoint;
 pub mod coordinator;
 pub mod encoding;

@@ -1,6 +1,6 @@
 //! The contract of every machine: events and time in, effects out, nothing else.
 
-use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round};
+use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Term};
 use crate::time::Instant;
 use crate::wire::{Frame, Header, Message};
 
@@ -65,16 +65,18 @@ pub struct Place {
     pub epoch: Epoch,
     /// The round being worked towards.
     pub round: Round,
-    /// The ballot in force.
-    pub ballot: Ballot,
+    /// The term in force.
+    pub term: Term,
+    /// The attempt under way in it.
+    pub attempt: u32,
 }
 
 impl Identity {
     /// The header of a frame or stream sent from `place`.
     #[must_use]
     pub fn header(&self, place: Place) -> Header {
-        let Place { lineage, epoch, round, ballot } = place;
-        Header { cluster: self.cluster, lineage, epoch, round, ballot, sender: self.node, incarnation: self.incarnation }
+        let Place { lineage, epoch, round, term, attempt } = place;
+        Header { cluster: self.cluster, lineage, epoch, round, term, attempt, sender: self.node, incarnation: self.incarnation }
     }
 
     /// A frame sent from `place`.

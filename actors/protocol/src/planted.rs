@@ -14,8 +14,8 @@ pub enum Bug {
     ApplyWithoutData,
     /// The samples of a round are dealt again, whoever used them.
     SamplerRepeats,
-    /// A leader proposes something else under a ballot that it has used.
-    BallotReused,
+    /// A leader proposes something else under a term that it has used.
+    TermReused,
     /// A founding that is decided is given up for another one.
     FoundingGivenUp,
     /// Who is left out of a view is not told.
@@ -43,7 +43,7 @@ pub const BUGS: [Bug; 15] = [
     Bug::FreshDonor,
     Bug::ApplyWithoutData,
     Bug::SamplerRepeats,
-    Bug::BallotReused,
+    Bug::TermReused,
     Bug::FoundingGivenUp,
     Bug::LeftOutUntold,
     Bug::PromiseUntold,

@@ -12,6 +12,17 @@ pub enum Quorum {
     Survivors,
 }
 
+/// What happens under a majority when the quorum is lost for good.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum OnQuorumLoss {
+    /// Wait, and say so.
+    #[default]
+    Wait,
+    /// Go on in a history of their own once every missing voter came back as a new start. If voters that these know nothing of went
+    /// on meanwhile, there are two histories then.
+    Fork,
+}
+
 /// What happens when all holders of a shard's slow momentum are lost between two rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OnMomentumLoss {

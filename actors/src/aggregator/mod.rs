@@ -19,7 +19,7 @@ use crate::worker::{Basis, Exchanged};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::aggregator::{Aggregator, Effect, In, Request, Task, Values};
 use slowmo_protocol::algorithm::Base;
-use slowmo_protocol::coordinator::{Outcome, RoundKind, Terms};
+use slowmo_protocol::coordinator::{Outcome, RoundKind, RoundSpec};
 use slowmo_protocol::ident::Round;
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::model::ModelSize;
@@ -190,10 +190,10 @@ impl AggregatorState {
     fn round_decided(&mut self, outcome: Outcome, mut brought: Brought, drained: bool) {
         // A joiner's whole state starts from the parameters that it joined with.
         if self.whole.is_none() && self.request.is_some_and(|(request, _)| request.task == Task::Found) {
-            self.found(&brought.values, outcome.terms.kind);
+            self.found(&brought.values, outcome.spec.kind);
         }
         self.members = outcome.view.members().into();
-        if outcome.terms.carries_parameters() {
+        if outcome.spec.carries_parameters() {
             // They replace all that was before them, but not what a joiner was given.
             let before = std::mem::take(&mut self.untaken);
             brought.donated = brought.donated.or_else(|| before.into_values().find_map(|before| before.donated));
@@ -205,7 +205,7 @@ impl AggregatorState {
     fn execute(&mut self, myself: &ActorRef<AggregatorMessage>) {
         for effect in self.out.take() {
             match effect {
-                Effect::Round { round, terms, weight } => self.start_round(round, terms, weight),
+                Effect::Round { round, spec, weight } => self.start_round(round, spec, weight),
                 Effect::Gossip { step, round } => {
                     let frozen = self.frozen.take();
                     self.context.actors.tell_gossip_peer(GossipPeerMessage::Gossip { step, round, frozen });
@@ -223,7 +223,7 @@ impl AggregatorState {
                     let (decided, donated, members_before) = brought.map_or_else(Default::default, Brought::into_parts);
                     let values = if values == Values::Decided { decided } else { self.take(values) };
                     // Gradients do not go with it.
-                    if let Some(outcome) = outcome.as_ref().filter(|outcome| outcome.terms.carries_parameters()) {
+                    if let Some(outcome) = outcome.as_ref().filter(|outcome| outcome.spec.carries_parameters()) {
                         self.tell_decided(outcome, &values);
                     }
                     if let Some(outcome) = outcome.as_ref().filter(|_| values_are_stepped) {
@@ -272,7 +272,7 @@ impl AggregatorState {
         matches!(self.context.settings.algorithm.base, Base::Sgp(_))
     }
 
-    fn start_round(&mut self, round: Round, terms: Terms, weight: f64) {
+    fn start_round(&mut self, round: Round, spec: RoundSpec, weight: f64) {
         let (Some(frozen), Some((request, model))) = (self.frozen.take(), self.request) else { return };
         let (samples, donation, basis) = (self.samples.take(), self.donation.take(), std::mem::take(&mut self.basis));
         self.lent = donation.clone().filter(|_| self.whole.is_some());
@@ -282,7 +282,7 @@ impl AggregatorState {
             self.context.actors.tell_gossip_peer(GossipPeerMessage::Model(usize::try_from(model.parameters).unwrap_or(usize::MAX)));
             self.context.actors.tell_membership(MembershipMessage::Synchronize(model));
         }
-        let contribution = ContributeMessage { round, terms, weight, model, frozen, donation, samples, basis };
+        let contribution = ContributeMessage { round, spec, weight, model, frozen, donation, samples, basis };
         self.context.actors.tell_coordinator(CoordinatorMessage::Contribute(contribution));
     }
 

@@ -32,17 +32,17 @@ impl Decided<'_> {
     /// Whether this is kept, and this node writes a part of it.
     #[must_use]
     pub fn shards(&self, context: &NodeContext) -> Vec<ShardId> {
-        let (settings, terms) = (&context.settings, &self.outcome.terms);
-        if !(context.store.keeps() && is_due(&settings.algorithm, settings.checkpoint_every, terms)) {
+        let (settings, spec) = (&context.settings, &self.outcome.spec);
+        if !(context.store.keeps() && is_due(&settings.algorithm, settings.checkpoint_every, spec)) {
             return Vec::new();
         }
-        let elements = usize::try_from(terms.elements).unwrap_or(usize::MAX);
+        let elements = usize::try_from(spec.elements).unwrap_or(usize::MAX);
         written_by(settings.identity.node, &self.outcome.view, elements, settings.replicas)
     }
 
     /// Hands this node's part to the store; `momentum` is asked for the parameters of each shard.
     pub fn keep(&self, context: &NodeContext, shards: Vec<ShardId>, momentum: Option<impl Fn(ShardId, Range<usize>) -> Assembled>) {
-        let layout = Layout::new(usize::try_from(self.outcome.terms.elements).unwrap_or(usize::MAX));
+        let layout = Layout::new(usize::try_from(self.outcome.spec.elements).unwrap_or(usize::MAX));
         let of = |momentum: &dyn Fn(ShardId, Range<usize>) -> Assembled| {
             shards.iter().map(|shard| momentum(*shard, parameters_of(&layout, *shard, self.parameters))).collect()
         };

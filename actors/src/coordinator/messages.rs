@@ -5,7 +5,7 @@ use crate::buffers::{Assembled, Frozen};
 use crate::context::Credit;
 use crate::streams::Arrived;
 use crate::worker::Basis;
-use slowmo_protocol::coordinator::{Attempt, GivesUp, Outcome, Terms};
+use slowmo_protocol::coordinator::{Attempt, GivesUp, Outcome, RoundSpec};
 use slowmo_protocol::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId};
 use slowmo_protocol::membership::FoundingError;
 use slowmo_protocol::model::ModelSize;
@@ -36,7 +36,14 @@ pub enum CoordinatorMessage {
     /// Something happened to the data movements of an attempt.
     Data(Attempt, DataEvent),
     /// A node is dead.
-    Lost(NodeId, Incarnation),
+    Lost {
+        /// Who.
+        node: NodeId,
+        /// Which start of it.
+        incarnation: Incarnation,
+        /// Whether its process is known to have ended.
+        ended: bool,
+    },
     /// A node that was thought dead is alive.
     Back(NodeId),
     /// A node can be sent to.
@@ -74,7 +81,7 @@ pub struct ContributeMessage {
     /// The round that the node's workers work towards.
     pub round: Round,
     /// What it expects the round to be.
-    pub terms: Terms,
+    pub spec: RoundSpec,
     /// The node's push-sum weight.
     pub weight: f64,
     /// What the node trains: the parameters come first among the values.
@@ -113,7 +120,7 @@ pub enum DataEvent {
     /// A member's buffers of the base optimizer arrived.
     Buffers(NodeId, Assembled),
     /// A contributor expects another round.
-    TermsDiffer(NodeId, Terms),
+    SpecsDiffer(NodeId, RoundSpec),
     /// A stream to or from a node failed.
     Broken(NodeId),
 }

@@ -33,8 +33,8 @@ use recording::Applied;
 use round::{Contributed, Finished, RoundInProgress, Starter, StreamKey, StreamKind};
 use shards::ShardStates;
 use slowmo_protocol::algorithm::{Base, WireType};
-use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, RoundKind, Settings};
-use slowmo_protocol::ident::{Epoch, NodeId};
+use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, RoundKind, Settings, Votes};
+use slowmo_protocol::ident::{Epoch, Lineage, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::policy::JoinerBuffers;
 use slowmo_protocol::time::Instant;
@@ -65,7 +65,8 @@ pub struct CoordinatorState {
     parameters: usize,
     /// Parameters of the model: how far its state reaches.
     model_parameters: usize,
-    round: Option<RoundInProgress>,
+    /// The attempts whose data moves or is kept, the newest last.
+    rounds: Vec<RoundInProgress>,
     /// Since when this node's contribution is ready.
     contributed_at: Option<Instant>,
     /// Since when the attempt under way publishes.
@@ -97,7 +98,7 @@ impl Actor for CoordinatorActor {
             CoordinatorMessage::Frame(header, message, _credit) => state.feed(In::Frame { header, message }),
             CoordinatorMessage::Stream(arrived, _credit) => state.deliver(arrived),
             CoordinatorMessage::Data(attempt, event) => state.data(attempt, event),
-            CoordinatorMessage::Lost(node, incarnation) => state.feed(In::Lost(node, incarnation)),
+            CoordinatorMessage::Lost { node, incarnation, ended } => state.feed(In::Lost { node, incarnation, ended }),
             CoordinatorMessage::Back(node) => state.feed(In::Back(node)),
             CoordinatorMessage::PeerUp(node) => state.feed(In::PeerUp(node)),
             CoordinatorMessage::PeerDown(node) => state.feed(In::PeerDown(node)),
@@ -131,7 +132,7 @@ impl CoordinatorState {
             contributed: None,
             parameters: 0,
             model_parameters: 0,
-            round: None,
+            rounds: Vec::new(),
             contributed_at: None,
             publishes_since: Instant(0),
             epoch: Epoch(0),
@@ -145,11 +146,11 @@ impl CoordinatorState {
     }
 
     fn contribute(&mut self, contribution: ContributeMessage) {
-        let ContributeMessage { round, terms, weight, model, frozen, donation, samples, basis } = contribution;
-        let place = (self.machine.place().lineage, round);
+        let ContributeMessage { round, spec, weight, model, frozen, donation, samples, basis } = contribution;
+        let place = (self.machine.began_in(), round);
         self.record(|start| recording::contributed(start, place, weight, basis));
         self.parameters = usize::try_from(model.parameters).unwrap_or(usize::MAX);
-        if terms.carries_parameters() {
+        if spec.carries_parameters() {
             self.model_parameters = self.parameters;
         }
         self.contributed = Some(Contributed { weight, frozen, donation, encoder: None });
@@ -157,7 +158,7 @@ impl CoordinatorState {
         let copies = self.context.settings.joiner_buffers == JoinerBuffers::Copy;
         let settings = &self.context.settings;
         let rates = if settings.algorithm.orders_by_rate() { self.context.rates.read() } else { Vec::new() };
-        self.feed(In::Contribute { round, terms, samples, rates, buffers: if copies { model.optimizer } else { 0 } });
+        self.feed(In::Contribute { round, spec, samples, rates, buffers: if copies { model.optimizer } else { 0 } });
     }
 
     fn inspect(&self) -> Inspection {
@@ -192,7 +193,7 @@ impl CoordinatorState {
     }
 
     fn data(&mut self, attempt: Attempt, event: DataEvent) {
-        let Some(round) = self.round.as_mut().filter(|round| round.plan.attempt == attempt) else { return };
+        let Some(round) = self.rounds.last_mut().filter(|round| round.plan.attempt == attempt) else { return };
         let event = match event {
             DataEvent::Reduced(part) => {
                 round.take_own(part);
@@ -210,7 +211,7 @@ impl CoordinatorState {
                 round.donated = Some(values);
                 In::BuffersHeld(attempt, from)
             }
-            DataEvent::TermsDiffer(node, terms) => In::TermsDiffer(attempt, node, terms),
+            DataEvent::SpecsDiffer(node, spec) => In::SpecsDiffer(attempt, node, spec),
             DataEvent::Broken(node) => In::StreamBroken(attempt, node),
         };
         self.feed(event);
@@ -223,22 +224,24 @@ impl CoordinatorState {
                 Effect::Open(plan) => {
                     self.streams.forget_below((plan.attempt, StreamKind::Contribution, NodeId(0)));
                     let mut contributed = self.contributed.take();
-                    // The earlier attempt ends here, and its streams with it.
-                    self.round = None;
-                    self.round = Some(self.starter(myself).start(plan, contributed.as_mut()));
+                    let round = self.starter(myself).start(plan, contributed.as_mut());
+                    self.rounds.push(round);
                     self.contributed = contributed;
                 }
                 Effect::Publish(publication) => {
                     self.publishes_since = self.context.clock.now();
-                    let (round, contributed) = (self.round.take(), self.contributed.take());
-                    if let Some(mut round) = round {
+                    let contributed = self.contributed.take();
+                    if let Some(mut round) = self.rounds.pop() {
                         self.starter(myself).publish(&mut round, publication, contributed.as_ref());
-                        self.round = Some(round);
+                        self.rounds.push(round);
                     }
                     self.contributed = contributed;
                 }
-                Effect::Discard(_) => self.round = None,
-                Effect::Apply { attempt, outcome, members, drained } => self.apply(attempt, outcome, members, drained),
+                // An attempt ends here, and its streams with it.
+                Effect::Discard(attempt) => self.rounds.retain(|round| round.plan.attempt != attempt),
+                Effect::Apply { attempt, outcome, members, began_in, votes, drained } => {
+                    self.apply(attempt, outcome, Decision { began_in, votes, members, drained });
+                }
                 Effect::Stranded => self.stranded(),
                 Effect::Resigned(obeyed) => self.resigned(obeyed),
                 Effect::Waiting(why) => self.waiting(why),
@@ -255,19 +258,21 @@ impl CoordinatorState {
         Starter { context, streams, actor, states, carried, parameters: *parameters, model_parameters: *model_parameters }
     }
 
-    fn apply(&mut self, attempt: Attempt, outcome: Outcome, members: Arc<[Member]>, drained: bool) {
-        let Some(round) = self.round.take().filter(|round| round.plan.attempt == attempt) else { return };
+    fn apply(&mut self, attempt: Attempt, outcome: Outcome, decision: Decision) {
+        let decided = std::mem::take(&mut self.rounds).into_iter().find(|round| round.plan.attempt == attempt);
+        let Some(round) = decided else { return };
         let Finished { plan, publication, values, states, donated, coding, owed, weight } = round.finish();
         let Some(publication) = publication.filter(|_| values.covers(plan.layout.elements())) else {
             tracing::error!(round = outcome.round.0, "a decided round does not cover the model: the node stops here");
             return self.context.actors.tell_aggregator(AggregatorMessage::Failed(ExchangeError::Stopped));
         };
         self.states.install(&publication, self.model_parameters, &values, states);
-        self.record_applied(&plan, &outcome, &members, &values, drained);
+        self.record_applied(&plan, &outcome, &decision, &values);
+        let Decision { members, drained, .. } = decision;
         let optimizer = self.contributed.as_ref().and_then(|own| own.donation.as_ref()).filter(|_| plan.contributes());
         let decided = Decided { outcome: &outcome, members: &members, values: &values, parameters: self.model_parameters, optimizer };
         decided.keep_sharded(&self.context, &self.states);
-        let own = self.contributed.take().filter(|_| plan.contributes() && outcome.terms.carries_parameters());
+        let own = self.contributed.take().filter(|_| plan.contributes() && outcome.spec.carries_parameters());
         self.carry(&plan, coding.as_ref(), own.as_ref(), &owed, &values);
         let distance = own.map(|own| disagreement(&own, &values, self.parameters));
         let place = self.machine.place();
@@ -275,18 +280,18 @@ impl CoordinatorState {
         let published = self.context.clock.now().since(self.publishes_since);
         let gossips = matches!(self.context.settings.algorithm.base, Base::Sgp(_));
         // One alone contributes to a founding, which begins everybody's weight.
-        if let Some(weight) = weight.filter(|_| gossips && outcome.terms.kind != RoundKind::Found) {
+        if let Some(weight) = weight.filter(|_| gossips && outcome.spec.kind != RoundKind::Found) {
             // Every member began the round with weight 1.
             self.context.status.push_sum_weight(members.len() as f64 - weight);
         }
         self.context.status.decided(&outcome, distance, published);
         let reduced = self.contributed_at.take().map(|at| self.publishes_since.since(at));
-        self.context.metrics.round(outcome.terms.kind, reduced, published);
+        self.context.metrics.round(outcome.spec.kind, reduced, published);
         if drained {
             self.context.status.standing(Standing::Left);
         }
         let another = outcome.view.epoch() != self.epoch || outcome.order != self.order;
-        if another || outcome.terms.kind == RoundKind::Found {
+        if another || outcome.spec.kind == RoundKind::Found {
             self.epoch = outcome.view.epoch();
             self.order.clone_from(&outcome.order);
             let (view, lineage, order) = (outcome.view.clone(), outcome.lineage, outcome.order.clone());
@@ -309,13 +314,13 @@ impl CoordinatorState {
     }
 
     /// Writes down a decided outcome, and how full the queues have been.
-    fn record_applied(&mut self, plan: &Plan, outcome: &Outcome, members: &[Member], values: &Assembled, drained: bool) {
+    fn record_applied(&mut self, plan: &Plan, outcome: &Outcome, decision: &Decision, values: &Assembled) {
         let context = &self.context;
         if !context.recorder.is_on() {
             return;
         }
         let (start, states) = (context.start(), &self.states);
-        let applied = Applied { start, plan, outcome, members, values, states, drained };
+        let applied = Applied { start, plan, outcome, decision, values, states };
         if context.recorder.is_brief() {
             context.recorder.record(applied.in_brief());
         } else {
@@ -332,7 +337,7 @@ impl CoordinatorState {
     /// Keeps what the next encoded round needs; nothing where rounds are not encoded.
     fn carry(&mut self, plan: &Plan, coding: Option<&Coding>, own: Option<&Contributed>, owed: &Assembled, values: &Assembled) {
         let encodes = self.context.settings.algorithm.round_wire != WireType::Float32;
-        if !encodes || !plan.terms.carries_parameters() {
+        if !encodes || !plan.spec.carries_parameters() {
             return;
         }
         match coding {
@@ -343,7 +348,7 @@ impl CoordinatorState {
 
     fn stranded(&mut self) {
         tracing::warn!("a round was decided whose values this node does not hold: it joins again");
-        self.round = None;
+        self.rounds.clear();
         self.states.clear();
         self.carried.clear();
         self.context.actors.tell_membership(MembershipMessage::Stranded);
@@ -358,6 +363,14 @@ impl CoordinatorState {
     }
 }
 
+/// How an outcome was decided.
+struct Decision {
+    began_in: Lineage,
+    votes: Option<Votes>,
+    members: Arc<[Member]>,
+    drained: bool,
+}
+
 fn settings(context: &NodeContext) -> Settings {
     let node = &context.settings;
     Settings {
@@ -369,6 +382,8 @@ fn settings(context: &NodeContext) -> Settings {
         restores: context.store.restored().is_some(),
         copies_buffers: (node.joiner_buffers == JoinerBuffers::Copy).then_some(node.algorithm.buffers),
         quorum: node.quorum,
+        on_quorum_loss: node.on_quorum_loss,
+        fork_after: NodeContext::span(node.fork_after),
         on_momentum_loss: node.on_momentum_loss,
         // A round must still be made without a straggler.
         grace: NodeContext::span(node.grace.min(node.round_timeout / 2)),

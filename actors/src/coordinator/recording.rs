@@ -1,13 +1,13 @@
 //! What a coordinator writes down of itself. Makes events; the shell says when, and somebody else's thread computes digests.
 
+use super::Decision;
 use super::shards::{ShardState, ShardStates};
 use crate::buffers::{Assembled, VALUE_BYTES};
 use crate::ports::recorder::Later;
 use crate::worker::Basis;
 use slowmo_protocol::coordinator::{Outcome, Plan};
 use slowmo_protocol::ident::{Lineage, Round, ShardId};
-use slowmo_protocol::trace::{Decided, Digest, Event, Held, Start};
-use slowmo_protocol::view::Member;
+use slowmo_protocol::trace::{Decided, Digest, Event, Held, Start, Votes};
 
 /// Zeros, to digest a momentum that is zero and has no values.
 const ZEROS: [u8; 4096] = [0; 4096];
@@ -26,14 +26,12 @@ pub struct Applied<'a> {
     pub plan: &'a Plan,
     /// What was decided.
     pub outcome: &'a Outcome,
-    /// The members of the view that the round began with.
-    pub members: &'a [Member],
+    /// How.
+    pub decision: &'a Decision,
     /// The values that the round made.
     pub values: &'a Assembled,
     /// The shards that the node holds from now on.
     pub states: &'a ShardStates,
-    /// The outcome leaves this node out.
-    pub drained: bool,
 }
 
 /// Values of a chunk, and chunks of a model, that a digest in brief is of.
@@ -49,25 +47,37 @@ impl Applied<'_> {
             let sample = SAMPLED_VALUES.min(elements - start);
             self.values.visit(start, sample, |_, values| digest.update(bytemuck::cast_slice(values)));
         }
-        let (start, decided, drained) = (self.start, Box::new(self.decided()), self.drained);
-        Event::Applied { start, decided, digest: digest.finish(), values: Vec::new(), holds: Vec::new(), drained }
+        Event::Applied {
+            start: self.start,
+            decided: Box::new(self.decided()),
+            digest: digest.finish(),
+            values: Vec::new(),
+            holds: Vec::new(),
+            drained: self.decision.drained,
+            votes: self.votes(),
+        }
     }
 
     fn decided(&self) -> Decided {
-        let members = self.members.iter().map(|member| Start { node: member.id, incarnation: member.incarnation }).collect();
-        Decided::new(self.outcome, self.plan.place.lineage, members, self.plan.participants.clone())
+        let members = self.decision.members.iter().map(|member| Start { node: member.id, incarnation: member.incarnation }).collect();
+        Decided::new(self.outcome, self.decision.began_in, members, self.plan.participants.clone())
+    }
+
+    fn votes(&self) -> Option<Votes> {
+        self.decision.votes.as_ref().map(Votes::from)
     }
 
     /// The event; shares the values and hashes them when it is made.
     pub fn event(&self) -> Later {
-        let (start, decided, drained) = (self.start, Box::new(self.decided()), self.drained);
+        let (start, decided, drained) = (self.start, Box::new(self.decided()), self.decision.drained);
+        let votes = self.votes();
         let (values, states, elements) = (self.values.clone(), self.states.clone(), self.plan.layout.elements());
         let bytes = elements * VALUE_BYTES + states.bytes();
         let make = move || {
             let mut digest = Digest::default();
             values.visit(0, elements, |_, values| digest.update(bytemuck::cast_slice(values)));
             let holds = states.all().map(|(shard, state)| held(shard, state)).collect();
-            Event::Applied { start, decided, digest: digest.finish(), values: Vec::new(), holds, drained }
+            Event::Applied { start, decided, digest: digest.finish(), values: Vec::new(), holds, drained, votes }
         };
         Later { bytes, make: Box::new(make) }
     }

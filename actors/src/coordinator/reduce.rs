@@ -164,7 +164,7 @@ impl Work {
     /// In a slow round, takes the slow step on the parameters of a chunk; returns their new momentum.
     fn slow_step(&self, shard: ShardId, state: &ShardState, range: &Range<usize>, chunk: &mut Buffer) -> Result<Option<Frozen>, DataEvent> {
         let length = self.parameters_in(range);
-        if self.plan.terms.kind != RoundKind::Slow || length == 0 {
+        if self.plan.spec.kind != RoundKind::Slow || length == 0 {
             return Ok(None);
         }
         if self.publication.lost.contains(&shard) {
@@ -179,7 +179,7 @@ impl Work {
         let coding = self.coding.as_ref()?;
         let Update { bytes, mut dropped } = coding.update(chunk, range);
         // The next contribution is divided by all weights, and what a slow step is given it gives again in every later one.
-        let outer = self.context.settings.algorithm.outer.filter(|_| self.plan.terms.kind == RoundKind::Slow);
+        let outer = self.context.settings.algorithm.outer.filter(|_| self.plan.spec.kind == RoundKind::Slow);
         let gain = outer.map_or(1.0, |outer| outer.optimizer.gain());
         let owed = coding.owes(self.encoder.as_deref(), range);
         let scale = (self.weight / f64::from(gain)) as f32;
@@ -216,9 +216,9 @@ pub async fn gather(
     let mut sources = Vec::with_capacity(expected.len() + 1);
     for (node, stream) in expected {
         let arrived = stream.await.map_err(|_| DataEvent::Broken(node))?;
-        let Bulk::Contribution(Contribution { terms, weight, wire }) = arrived.content else { return Err(DataEvent::Broken(node)) };
-        if terms != plan.terms {
-            return Err(DataEvent::TermsDiffer(node, terms));
+        let Bulk::Contribution(Contribution { spec, weight, wire }) = arrived.content else { return Err(DataEvent::Broken(node)) };
+        if spec != plan.spec {
+            return Err(DataEvent::SpecsDiffer(node, spec));
         }
         if wire != expected_wire {
             tracing::warn!(%node, ?wire, ?expected_wire, "a contribution is encoded in another way than this round's");
@@ -334,7 +334,7 @@ fn slow_step(context: &NodeContext, plan: &Plan, state: &ShardState, start: usiz
     };
     let mut next = context.pool.take(length);
     let (anchor, momentum) = (&anchor.values()[..length], &momentum[..length]);
-    outer.optimizer.step(Piece { values, anchor, momentum, next_momentum: next.values_mut() }, plan.terms.gamma);
+    outer.optimizer.step(Piece { values, anchor, momentum, next_momentum: next.values_mut() }, plan.spec.gamma);
     Ok(next.freeze())
 }
 

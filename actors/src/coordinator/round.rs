@@ -134,7 +134,7 @@ impl Starter<'_> {
     /// How the parameters travel between those that take part, of which a node that joins is none.
     fn coding(&self, plan: &Plan) -> Result<Option<Coding>, DataEvent> {
         let wire = self.context.settings.algorithm.round_wire;
-        if !(is_encoded(plan.terms.kind, wire) && plan.participants.contains(&plan.me)) {
+        if !(is_encoded(plan.spec.kind, wire) && plan.participants.contains(&plan.me)) {
             return Ok(None);
         }
         let coding = self.carried.coding(wire, self.model_parameters, &self.context.pool);
@@ -209,7 +209,7 @@ impl Starter<'_> {
         for owner in plan.other_owners() {
             let shards = ranges(plan, owner);
             let wire = own.encoder.as_ref().map_or(WireType::Float32, |encoder| encoder.wire());
-            let content = Bulk::Contribution(Contribution { terms: plan.terms, weight: own.weight, wire });
+            let content = Bulk::Contribution(Contribution { spec: plan.spec, weight: own.weight, wire });
             let (context, frozen, encoder, place) = (Arc::clone(self.context), own.frozen.clone(), own.encoder.clone(), plan.place);
             let work = async move {
                 match encoder {
@@ -279,8 +279,8 @@ impl Starter<'_> {
 
 /// The span of an attempt, for who traces: its movements are spans in it.
 fn span_of(plan: &Plan) -> Span {
-    let (round, ballot, kind) = (plan.attempt.round.0, plan.attempt.ballot.counter, round_name(plan.terms.kind));
-    tracing::info_span!("round", round, ballot, kind, step = plan.terms.step.0)
+    let (round, term, kind) = (plan.attempt.round.0, plan.attempt.term.counter, round_name(plan.spec.kind));
+    tracing::info_span!("round", round, term, kind, step = plan.spec.step.0)
 }
 
 /// The elements of the shards that `owner` averages.

@@ -9,8 +9,8 @@ use crate::streams::Arrived;
 use crate::testing::Whole;
 use bytes::Bytes;
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{Plan, RoundKind, Terms};
-use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
+use slowmo_protocol::coordinator::{Plan, RoundKind, RoundSpec};
+use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term};
 use slowmo_protocol::machine::{Identity, Place};
 use slowmo_protocol::shards::{Layout, ShardMap};
 use slowmo_protocol::view::{Member, View};
@@ -25,7 +25,7 @@ const ME: NodeId = NodeId(1);
 const OTHER: NodeId = NodeId(2);
 
 fn place() -> Place {
-    Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(3), ballot: Ballot { counter: 1, node: ME } }
+    Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(3), term: Term { counter: 1, node: ME } }
 }
 
 fn plan() -> Plan {
@@ -33,8 +33,8 @@ fn plan() -> Plan {
     let view = View::new(Epoch(1), vec![member(ME), member(OTHER)]).unwrap();
     let layout = Layout::new(ELEMENTS);
     let map = ShardMap::new(&view, &layout, 1);
-    let terms = Terms { kind: RoundKind::Average, step: Step(2), gamma: 0.1, elements: ELEMENTS as u64 };
-    Plan::new(ME, place(), terms, (vec![ME, OTHER], vec![ME, OTHER]), layout, &map)
+    let spec = RoundSpec { kind: RoundKind::Average, step: Step(2), gamma: 0.1, elements: ELEMENTS as u64 };
+    Plan::new(ME, place(), spec, (vec![ME, OTHER], vec![ME, OTHER]), layout, &map)
 }
 
 fn values(pool: &Arc<Pool>, value: impl Fn(usize) -> f32) -> Frozen {
@@ -74,7 +74,7 @@ async fn a_contribution_in_another_encoding_is_a_broken_stream() {
     let (plan, pool) = (plan(), Pool::new());
     for (wire, expected) in [(WireType::Float32, WireType::Int8), (WireType::Int8, WireType::BFloat16), (WireType::Int8, WireType::Int8)] {
         let own = OwnContribution { weight: 1.0, frozen: values(&pool, |_| 0.0), encoder: None };
-        let content = Bulk::Contribution(Contribution { terms: plan.terms, weight: 1.0, wire });
+        let content = Bulk::Contribution(Contribution { spec: plan.spec, weight: 1.0, wire });
         let gathered = gather(&plan, Some(own), vec![(OTHER, arrived(content))], expected).await;
         match gathered {
             Err(DataEvent::Broken(OTHER)) => assert_ne!(wire, expected),

@@ -10,7 +10,7 @@ use crate::testing::Whole;
 use bytes::Bytes;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::gossip_peer::Plan;
-use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
+use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use slowmo_protocol::machine::{Identity, Place};
 use slowmo_protocol::push_sum::split;
 use slowmo_protocol::time::Instant;
@@ -18,7 +18,7 @@ use slowmo_protocol::wire::Bulk;
 use std::sync::Arc;
 
 fn place() -> Place {
-    Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(3), ballot: Ballot::default() }
+    Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(3), term: Term::default() }
 }
 
 fn assembled(pool: &Arc<Pool>, values: &[f32]) -> Assembled {

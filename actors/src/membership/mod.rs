@@ -172,7 +172,7 @@ impl MembershipState {
             match verdict {
                 pulse::Verdict::Down(node, incarnation, cause) => {
                     tracing::info!(%node, %cause, "a node is dead");
-                    self.feed(In::Down(node, incarnation));
+                    self.feed(In::Down { node, incarnation, ended: cause.has_ended() });
                 }
                 pulse::Verdict::Up(node) => {
                     tracing::info!(%node, "a node is back");
@@ -204,9 +204,9 @@ impl MembershipState {
                 actors.tell_coordinator(CoordinatorMessage::FoundingFailed(error.clone()));
                 actors.tell_aggregator(AggregatorMessage::Failed(ExchangeError::Founding(error)));
             }
-            Effect::Lost(node, incarnation) => {
+            Effect::Lost { node, incarnation, ended } => {
                 self.context.status.lives(node, false);
-                actors.tell_coordinator(CoordinatorMessage::Lost(node, incarnation));
+                actors.tell_coordinator(CoordinatorMessage::Lost { node, incarnation, ended });
                 actors.tell_gossip_peer(GossipPeerMessage::MemberLost(node));
             }
             Effect::Back(node) => {

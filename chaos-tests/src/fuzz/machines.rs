@@ -4,11 +4,11 @@
 //! An input is a list of pieces, each behind two bytes: the sender, and how long the piece is. What a sender cannot choose is
 //! made right, so that the fuzzer gets past it: a frame's cluster and its sender, who is the peer that was authenticated.
 
-use slowmo_protocol::coordinator::{self, Attempt, Coordinator, Origin, RoundKind, Terms};
+use slowmo_protocol::coordinator::{self, Attempt, Coordinator, Origin, RoundKind, RoundSpec};
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use slowmo_protocol::liveness::{self, Liveness};
 use slowmo_protocol::machine::{Identity, Machine, Outbox};
-use slowmo_protocol::policy::{OnMomentumLoss, Quorum};
+use slowmo_protocol::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{DATAGRAM_BYTES_MAX, Datagram, Frame};
@@ -48,8 +48,8 @@ pub(super) fn view() -> View {
 }
 
 /// What node 1 expects of the round.
-pub(super) fn terms() -> Terms {
-    Terms { kind: RoundKind::Average, step: Step(1), gamma: 0.0, elements: 6 }
+pub(super) fn spec() -> RoundSpec {
+    RoundSpec { kind: RoundKind::Average, step: Step(1), gamma: 0.0, elements: 6 }
 }
 
 /// Control frames, handed to the coordinator of node 1 in a round that it has contributed to, with a tick after each.
@@ -63,12 +63,14 @@ pub fn coordinator(data: &[u8]) -> bool {
         copies_buffers: None,
         orders_by_rate: true,
         quorum: Quorum::Majority,
+        on_quorum_loss: OnQuorumLoss::Wait,
+        fork_after: Span::from_millis(4_000),
         on_momentum_loss: OnMomentumLoss::Reset,
         grace: Span::from_millis(10),
         round_timeout: Span::from_millis(1_000),
     };
     let mut machine = Coordinator::new(settings);
-    let contribute = coordinator::In::Contribute { round: Round::FOUNDING, terms: terms(), samples: None, rates: Vec::new(), buffers: 0 };
+    let contribute = coordinator::In::Contribute { round: Round::FOUNDING, spec: spec(), samples: None, rates: Vec::new(), buffers: 0 };
     tell(&mut machine, coordinator::In::Formed { view: view(), lineage: LINEAGE }, 0);
     tell(&mut machine, contribute, 0);
     let mut accepted = false;

@@ -1,14 +1,14 @@
 //! Inputs to begin with, for the decoders whose examples are not the protocol's golden bytes.
 
-use super::machines::{LINEAGE, terms, view};
+use super::machines::{LINEAGE, spec, view};
 use crate::sim::{Look, search};
 use slowmo::admin::{Answer, LastRound, MemberReport, Report, Request};
 use slowmo::checkpoints::{self, Ancestor, Kept, KeptShard, Kind, Part, Tensor};
 use slowmo::config::keys::KEYS;
 use slowmo::transport::quic::{CLUSTER_KEY_BYTES, ClusterKey, Identity};
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{Origin, Outcome, Proposal};
-use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, NodeId, Round};
+use slowmo_protocol::coordinator::{Base, Draft, Origin, Outcome, Proposal, Voter};
+use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, Term};
 use slowmo_protocol::sampler::Progress;
 use slowmo_protocol::wire::{
     Content, Contributed, Datagram, Frame, Header, Life, LifeState, LifeUpdate, Message, RefusalReason, SwimMessage, SwimPacket,
@@ -55,7 +55,7 @@ fn outcome(participants: &[u64]) -> Outcome {
     Outcome {
         lineage: LINEAGE,
         round: Round::FOUNDING,
-        terms: terms(),
+        spec: spec(),
         contributors: participants.iter().copied().map(NodeId).collect(),
         view: next,
         absent: Vec::new(),
@@ -63,64 +63,66 @@ fn outcome(participants: &[u64]) -> Outcome {
         samples: None,
         order: Vec::new(),
         origin: Origin::default(),
+        waiting: Vec::new(),
+        retained: Vec::new(),
+        leader: NodeId(1),
     }
 }
 
-fn frame(round: Round, ballot: (u64, u64), message: Message) -> Vec<u8> {
-    let ballot = Ballot { counter: ballot.0, node: NodeId(ballot.1) };
+fn frame(round: Round, term: (u64, u64), message: Message) -> Vec<u8> {
+    let term = Term { counter: term.0, node: NodeId(term.1) };
     // Cluster and sender are made right by the target.
     let (cluster, sender, incarnation) = (ClusterId(1), NodeId(2), Incarnation(1));
-    let header = Header { cluster, lineage: LINEAGE, epoch: Epoch::FOUNDING, round, ballot, sender, incarnation };
+    let header = Header { cluster, lineage: LINEAGE, epoch: Epoch::FOUNDING, round, term, attempt: 0, sender, incarnation };
     Frame::V1 { header, message: Box::new(message) }.encode().unwrap_or_default()
 }
 
 /// Rounds as they should go, and what a peer may do to them.
 pub(super) fn coordinator() -> Seeds {
     let (now, next, first, second) = (Round::FOUNDING, Round(1), (0, 1), (1, 2));
-    let contributed = || Contributed { terms: terms(), samples: None, rates: Vec::new() };
+    let contributed = || Contributed { spec: spec(), samples: None, rates: Vec::new() };
     let contribute = |round| frame(round, first, Message::Contribute(contributed()));
-    let proposal = |inherited| Proposal { outcome: outcome(&[1, 2]), participants: vec![NodeId(1), NodeId(2)], inherited };
-    let prepared = |round, ballot| frame(round, ballot, Message::Prepared);
-    let taken = Some((Ballot { counter: 0, node: NodeId(1) }, proposal(false)));
+    let outcome = outcome(&[1, 2]);
+    let proposal = Proposal { outcome: outcome.clone(), participants: vec![NodeId(1), NodeId(2)] };
+    let draft = Draft::new(&proposal, Base { round: now, view: &view(), order: &[] });
+    let ready = |round, term| frame(round, term, Message::Ready);
+    let accept = |entry| frame(now, second, Message::Accept(entry));
+    let decide = |term, entry, leaves| frame(now, term, Message::Decide { entry, leaves });
+    let taken = Some((Term { counter: 0, node: NodeId(1) }, outcome.clone()));
+    let voters = view().members().iter().map(Voter::from).collect();
+    let promise = Message::Promise { accepted: taken, floor: Term::default(), contributed: Some(contributed()) };
     let lists: Vec<(&str, Pieces)> = vec![
-        (
-            "round",
-            vec![(0, contribute(now)), (1, contribute(now)), (0, prepared(now, first)), (1, prepared(now, first)), (0, contribute(next))],
-        ),
+        ("round", vec![(0, contribute(now)), (1, contribute(now)), (0, ready(now, first)), (1, ready(now, first)), (0, contribute(next))]),
         (
             "take-over",
             vec![
                 (0, frame(now, second, Message::Prepare)),
-                (0, frame(now, second, Message::Propose(proposal(false)))),
-                (0, frame(now, second, Message::Decide(outcome(&[1, 2])))),
+                (0, frame(now, second, Message::Open)),
+                (0, frame(now, second, Message::Attempt(draft.clone()))),
+                (0, frame(now, second, Message::Closed)),
+                (0, accept(None)),
+                (0, decide(second, None, false)),
             ],
         ),
-        (
-            "inherited",
-            vec![(0, frame(now, second, Message::Propose(proposal(true)))), (0, frame(now, second, Message::Decide(outcome(&[1, 2]))))],
-        ),
+        ("finished", vec![(0, accept(Some(outcome.clone()))), (0, decide(second, Some(outcome.clone()), true))]),
         (
             "late",
             vec![
-                (0, frame(now, first, Message::Decide(outcome(&[1, 2, 3])))),
-                (1, prepared(next, first)),
-                (0, frame(now, first, Message::Stale)),
+                (0, decide(first, Some(outcome.clone()), false)),
+                (1, ready(next, first)),
+                (0, frame(now, first, Message::Overtaken)),
+                (0, frame(now, first, Message::Learn)),
+                (0, frame(now, first, Message::Learned)),
             ],
         ),
         (
             "promises",
-            vec![(
-                0,
-                frame(
-                    now,
-                    (1, 1),
-                    Message::Promise { accepted: taken, refuted: Ballot::default(), holds: true, contributed: Some(contributed()) },
-                ),
-            )],
+            vec![(0, frame(now, (1, 1), promise)), (0, frame(now, (1, 1), Message::Opened)), (1, frame(now, (1, 1), Message::Accepted))],
         ),
-        ("broken", vec![(0, frame(now, first, Message::Broken(NodeId(3)))), (1, frame(now, (2, 3), Message::Stale))]),
+        ("broken", vec![(0, frame(now, first, Message::Broken(NodeId(3)))), (1, frame(now, (2, 3), Message::Overtaken))]),
         ("abandoned", vec![(0, frame(now, first, Message::Abandon(RefusalReason::MomentumLost { shards: 1 })))]),
-        ("admitted", vec![(0, frame(now, second, Message::Admit { proposal: proposal(false), view: view() }))]),
+        ("admitted", vec![(0, frame(next, second, Message::Admit { parent: outcome, draft }))]),
+        ("forked", vec![(0, frame(now, second, Message::Fork { lineage: LINEAGE.parted(1), voters }))]),
     ];
     let join = |list: Pieces| list.iter().flat_map(|(sender, bytes)| piece(*sender, bytes)).collect::<Vec<_>>();
     lists.into_iter().map(|(name, list)| (name.to_owned(), join(list))).collect()

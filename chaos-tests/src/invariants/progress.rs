@@ -1,6 +1,8 @@
 //! 8. Progress: once faults stop, a round is decided within a bounded time, and soon all who live are members and contribute.
 
+use super::history::Known;
 use super::{Checked, History, Invariant};
+use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{Event, Line, Start};
 use std::collections::BTreeMap;
@@ -50,6 +52,9 @@ impl Invariant for Progress {
             // Everybody who was left was asked to leave; who was away waits for a cluster, as it says, and founds none over it.
             return Ok(Checked::NotShown("the last member was drained, and the run with it"));
         }
+        if setup.quorum == Quorum::Majority && history.furthest().is_some_and(|known| !has_quorum(known, history)) {
+            return Ok(Checked::NotShown("a quorum of the voters has ended: the others wait for an operator"));
+        }
         let within = setup.recovers_within.as_millis();
         if self.first.is_none_or(|first| first > by) {
             return Err(format!("no round was decided within {within} ms after the faults; {waits:?} live"));
@@ -63,4 +68,12 @@ impl Invariant for Progress {
         }
         Ok(Checked::Times(waits.len() as u64))
     }
+}
+
+/// Whether a quorum of those that vote on the round after `known` lives.
+fn has_quorum(known: &Known, history: &History) -> bool {
+    let voters = known.decided.next_voters();
+    let lives = |start: &Start| history.living().contains(start);
+    let starts = voters.iter().map(|voter| Start { node: voter.node, incarnation: voter.incarnation });
+    voters.is_quorum(starts.filter(lives).map(|start| start.node))
 }

@@ -34,7 +34,7 @@ pub enum Entry {
     Weighs(f64),
 }
 
-/// A place in history without its ballot.
+/// A place in history without its term.
 type Stand = (Lineage, Epoch, Round);
 
 /// From where, by whom, to whom, in which step.

@@ -3,7 +3,7 @@
 
 use super::books::Entry;
 use slowmo_protocol::aggregator::Request;
-use slowmo_protocol::coordinator::{Attempt, Outcome, RoundError, Terms};
+use slowmo_protocol::coordinator::{Attempt, Outcome, RoundError, RoundSpec};
 use slowmo_protocol::gossip_peer::{Key, Sent};
 use slowmo_protocol::ident::{Incarnation, Lineage, NodeId, Round, ShardId, Step};
 use slowmo_protocol::membership::FoundingError;
@@ -51,7 +51,7 @@ pub struct State {
 #[derive(Clone, Debug)]
 pub enum Content {
     /// A contribution to the receiver's shards, with the push-sum weight.
-    Contribution(f64, Terms, BTreeMap<ShardId, Vec<f64>>),
+    Contribution(f64, RoundSpec, BTreeMap<ShardId, Vec<f64>>),
     /// New values of the sender's shards.
     Parameters(BTreeMap<ShardId, Vec<f64>>),
     /// State of shards.
@@ -122,7 +122,7 @@ pub struct Contribution {
     /// Which round.
     pub round: Round,
     /// What it expects the round to be.
-    pub terms: Terms,
+    pub spec: RoundSpec,
     /// The push-sum weight.
     pub weight: f64,
     /// The values.

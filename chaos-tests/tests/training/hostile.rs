@@ -5,8 +5,8 @@ use slowmo::transport::memory::MemoryHub;
 use slowmo::{Config, Network, Runtime};
 use slowmo_actors::ports::transport::{SendError, Transport, TransportEvent};
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{Origin, Outcome, Proposal, RoundKind, Terms};
-use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
+use slowmo_protocol::coordinator::{Origin, Outcome, Proposal, RoundKind, RoundSpec};
+use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{
@@ -29,8 +29,8 @@ fn address(id: u64) -> SocketAddr {
 
 /// A header of this sender, right in all that a stranger can know or guess.
 fn header(sender: NodeId, round: u64) -> Header {
-    let (lineage, ballot) = (Lineage(1), Ballot { counter: 1, node: sender });
-    Header { cluster: ClusterId(0), lineage, epoch: Epoch(1), round: Round(round), ballot, sender, incarnation: Incarnation(1) }
+    let (lineage, term) = (Lineage(1), Term { counter: 1, node: sender });
+    Header { cluster: ClusterId(0), lineage, epoch: Epoch(1), round: Round(round), term, sender, incarnation: Incarnation(1) }
 }
 
 /// A view of the next epoch in which only the stranger is left.
@@ -47,8 +47,8 @@ fn hello(standing: bool) -> Message {
     Message::Hello(Hello { address: address(99), devices: 1, settings: "tau = 1".to_owned(), model, standing, lineage: Some(Lineage(1)) })
 }
 
-fn terms() -> Terms {
-    Terms { kind: RoundKind::Slow, step: Step(3), gamma: 0.1, elements: 600 }
+fn spec() -> RoundSpec {
+    RoundSpec { kind: RoundKind::Slow, step: Step(3), gamma: 0.1, elements: 600 }
 }
 
 /// An outcome of round 1 that the stranger decided alone.
@@ -57,7 +57,7 @@ fn forged() -> Outcome {
     Outcome {
         lineage,
         round: Round(1),
-        terms: terms(),
+        spec: spec(),
         contributors,
         view: usurped(),
         absent,
@@ -71,8 +71,8 @@ fn forged() -> Outcome {
 /// Every message there is, from somebody who is no member: all well-formed, all wrong.
 fn wrong_messages() -> Vec<Message> {
     let proposal = |inherited| Proposal { outcome: forged(), participants: vec![STRANGER, NodeId(2)], inherited };
-    let contributed = Contributed { terms: Terms { step: Step(99), ..terms() }, samples: None, rates: vec![] };
-    let accepted = Some((header(STRANGER, 1).ballot, proposal(true)));
+    let contributed = Contributed { spec: RoundSpec { step: Step(99), ..spec() }, samples: None, rates: vec![] };
+    let accepted = Some((header(STRANGER, 1).term, proposal(true)));
     vec![
         hello(false),
         hello(true),
@@ -83,8 +83,8 @@ fn wrong_messages() -> Vec<Message> {
         Message::Leave { contributes: false },
         Message::Contribute(contributed.clone()),
         Message::Prepare,
-        Message::Promise { accepted: None, refuted: Ballot::default(), holds: false, contributed: None },
-        Message::Promise { accepted, refuted: Ballot::default(), holds: true, contributed: Some(contributed) },
+        Message::Promise { accepted: None, refuted: Term::default(), holds: false, contributed: None },
+        Message::Promise { accepted, refuted: Term::default(), holds: true, contributed: Some(contributed) },
         Message::Propose(proposal(false)),
         Message::Propose(proposal(true)),
         Message::Admit { proposal: proposal(true), view: usurped() },
@@ -111,8 +111,8 @@ fn wrong_frames() -> Vec<Vec<u8>> {
 
 fn wrong_stream_headers() -> Vec<Vec<u8>> {
     let contents = [
-        Bulk::Contribution(Contribution { terms: terms(), weight: f64::NAN, wire: WireType::Float32 }),
-        Bulk::Contribution(Contribution { terms: terms(), weight: 1.0, wire: WireType::Int8 }),
+        Bulk::Contribution(Contribution { spec: spec(), weight: f64::NAN, wire: WireType::Float32 }),
+        Bulk::Contribution(Contribution { spec: spec(), weight: 1.0, wire: WireType::Int8 }),
         Bulk::Parameters,
         Bulk::Update(WireType::Float32),
         Bulk::Update(WireType::BFloat16),

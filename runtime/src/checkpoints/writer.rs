@@ -142,11 +142,11 @@ impl Store for Checkpoints {
     fn keep(&self, snapshot: Snapshot) {
         let Some(shared) = &self.shared else { return };
         let mut state = shared.lock();
-        let step = snapshot.outcome.terms.next_step().0;
+        let step = snapshot.outcome.spec.next_step().0;
         state.due = Some((state.due.map_or(step, |(first, _)| first), step));
         shared.count(&mut state);
         shared.tell(&state);
-        let waiting = state.waiting.as_ref().map(|waiting| waiting.outcome.terms.next_step());
+        let waiting = state.waiting.as_ref().map(|waiting| waiting.outcome.spec.next_step());
         if waiting.is_none_or(|waiting| replaces(Step(step), waiting, shared.settings.spacing)) {
             state.waiting = Some(snapshot);
         }
@@ -235,10 +235,10 @@ impl Shared {
         Header {
             run: outcome.origin.run,
             lineage: outcome.lineage.0,
-            step: outcome.terms.next_step().0,
+            step: outcome.spec.next_step().0,
             round: outcome.round.0,
             rounds_before: outcome.origin.rounds,
-            elements: outcome.terms.elements,
+            elements: outcome.spec.elements,
             parameters: *parameters as u64,
             outer: settings.outer.clone(),
             momentum_lost: outcome.origin.momentum_lost.saturating_add(outcome.momentum_lost),
@@ -328,6 +328,6 @@ impl Shared {
 
 /// Which samples are left after a round, if the training follows an elastic sampler.
 fn samples_left(outcome: &Outcome, members: &[Member]) -> Option<slowmo_protocol::sampler::Progress> {
-    let round = DecidedRound { until: samples_until(&outcome.terms), contributors: &outcome.contributors, members };
+    let round = DecidedRound { until: samples_until(&outcome.spec), contributors: &outcome.contributors, members };
     outcome.samples.as_ref().map(|start| start.after(&round))
 }

@@ -271,6 +271,22 @@ pub static KEYS: &[Key] = &[
         "how long a round waits for a live straggler before it closes without its contribution, half of round_timeout_ms at most; and gossip for a late message"
     ),
     key!(
+        on_quorum_loss,
+        "wait",
+        "",
+        Allowed::Words(&["wait", "fork"]),
+        true,
+        "quorum = majority: wait for a lost quorum, or go on in a history of their own once every other voter was started again"
+    ),
+    key!(
+        fork_after_ms,
+        "4000",
+        "ms",
+        MILLISECONDS,
+        true,
+        "quorum = survivors: how long members that may live are waited for before the others go on in a history of their own"
+    ),
+    key!(
         on_momentum_loss,
         "reset",
         "",

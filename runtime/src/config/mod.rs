@@ -25,7 +25,7 @@ pub use credentials::Credentials;
 pub use discover::Discover;
 pub use error::{ConfigError, Origin};
 pub use slowmo_protocol::algorithm::{LatePeers, TopologyName, WireType};
-pub use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
+pub use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
 pub use sources::{CONFIG_FILE_BYTES_MAX, RESERVED_VARIABLES, user_arguments};
 pub use values::{BaseName, Congestion, DeviceName, OuterName, PEERS_MAX, Resume};
 
@@ -127,6 +127,10 @@ pub struct Config {
     pub quorum: Quorum,
     /// How long a round waits for a live straggler, in milliseconds.
     pub grace_ms: u64,
+    /// What happens when the quorum is lost.
+    pub on_quorum_loss: OnQuorumLoss,
+    /// How long survivors wait for members that may live, in milliseconds.
+    pub fork_after_ms: u64,
     /// What happens when all holders of a shard are lost.
     pub on_momentum_loss: OnMomentumLoss,
     /// What a joiner gets of the base optimizer's buffers.
@@ -214,6 +218,8 @@ impl Default for Config {
             buffers: BufferStrategy::Maintain,
             quorum: Quorum::Majority,
             grace_ms: 30_000,
+            on_quorum_loss: OnQuorumLoss::Wait,
+            fork_after_ms: 4_000,
             on_momentum_loss: OnMomentumLoss::Reset,
             joiner_buffers: JoinerBuffers::Reset,
             probe_interval_ms: 200,

@@ -4,7 +4,7 @@ use crate::checkpoints::Name;
 use crate::transport::quic::ClusterKey;
 use slowmo_protocol::algorithm::{BufferStrategy, LatePeers, TopologyName, WireType};
 use slowmo_protocol::ident::Lineage;
-use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, Quorum};
+use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -136,6 +136,7 @@ words!(@value TopologyName {
     BandwidthAware = "bandwidth"
 });
 words!(@value Quorum { Majority = "majority", Survivors = "survivors" });
+words!(@value OnQuorumLoss { Wait = "wait", Fork = "fork" });
 words!(@value OnMomentumLoss { Reset = "reset", Stop = "stop" });
 words!(@value JoinerBuffers { Reset = "reset", Copy = "copy" });
 words!(@value BufferStrategy { Maintain = "maintain", Reset = "reset", Average = "average" });

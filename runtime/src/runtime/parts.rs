@@ -90,6 +90,8 @@ pub(super) fn settings(config: &Config, identity: Identity) -> Result<NodeSettin
         lineage: config.lineage,
         quorum: config.quorum,
         joiner_buffers: config.joiner_buffers,
+        on_quorum_loss: config.on_quorum_loss,
+        fork_after: Duration::from_millis(config.fork_after_ms),
         on_momentum_loss: config.on_momentum_loss,
         grace: Duration::from_millis(config.grace_ms),
         probe_interval: Duration::from_millis(config.probe_interval_ms),

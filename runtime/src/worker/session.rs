@@ -195,7 +195,7 @@ impl Session {
         if let Some(donated) = &exchanged.donated {
             self.device().write_back(donated, 0, 1.0, buffers.optimizer).map_err(unwritten)?;
         }
-        let due = exchanged.outcome.as_ref().map_or(due, |outcome| taken(due, outcome.terms.kind));
+        let due = exchanged.outcome.as_ref().map_or(due, |outcome| taken(due, outcome.spec.kind));
         self.write_optimizer(due, sizes, &exchanged.values, buffers).map_err(unwritten)?;
         self.broken = false;
         not_finite.map_or_else(|| Ok(self.exchanged(due, &exchanged)), |error| Err(StepError::NotSent { step, error }))
@@ -242,7 +242,7 @@ impl Session {
 
     /// Hands a decided round to the sampler.
     fn follow(&mut self, exchanged: &Exchanged) -> Result<(), SamplerError> {
-        if let Some(outcome) = exchanged.outcome.as_ref().filter(|outcome| outcome.terms.carries_parameters()) {
+        if let Some(outcome) = exchanged.outcome.as_ref().filter(|outcome| outcome.spec.carries_parameters()) {
             self.after = Some(Place { lineage: outcome.lineage, round: outcome.round });
         }
         match (&self.sampler, &exchanged.outcome) {

@@ -1,6 +1,6 @@
 //! What workers ask for, what happens to the aggregator, and what it asks its shell for.
 
-use crate::coordinator::{Outcome, RoundKind, Terms};
+use crate::coordinator::{Outcome, RoundKind, RoundSpec};
 use crate::ident::{Round, Step};
 use crate::schedule::{Due, Exchange};
 use crate::time::Span;
@@ -97,7 +97,7 @@ pub enum Effect {
         /// The round being worked towards.
         round: Round,
         /// What this node expects the round to be.
-        terms: Terms,
+        spec: RoundSpec,
         /// The node's push-sum weight.
         weight: f64,
     },
@@ -176,14 +176,14 @@ pub enum Values {
 }
 
 impl Request {
-    /// Whether a round of these terms is what was asked for.
-    pub(super) fn is_answered_by(&self, terms: Terms) -> bool {
+    /// Whether a round of this spec is what was asked for.
+    pub(super) fn is_answered_by(&self, spec: RoundSpec) -> bool {
         let kind = match self.task {
             Task::Found => RoundKind::Found,
             Task::Gradients => RoundKind::Gradients,
             Task::Due(Due { exchange: Exchange::SlowRound, .. }) => RoundKind::Slow,
             Task::Due(_) => RoundKind::Average,
         };
-        self.step == terms.step && kind == terms.kind
+        self.step == spec.step && kind == spec.kind
     }
 }

@@ -13,7 +13,7 @@ pub use events::{Effect, In, Request, Task, Values};
 
 pub use untaken::MEANS_UNTAKEN_MAX;
 
-use crate::coordinator::{Outcome, RoundKind, Terms};
+use crate::coordinator::{Outcome, RoundKind, RoundSpec};
 use crate::ident::{Round, Step};
 use crate::machine::{Machine, Outbox};
 use crate::planted::{self, Bug};
@@ -183,7 +183,7 @@ impl Aggregator {
         let Request { step, elements, .. } = request;
         let gamma = if kind == RoundKind::Slow { request.gamma } else { 0.0 };
         let weight = if kind == RoundKind::Gradients { 1.0 } else { self.weight };
-        out.push(Effect::Round { round: self.round, terms: Terms { kind, step, gamma, elements }, weight });
+        out.push(Effect::Round { round: self.round, spec: RoundSpec { kind, step, gamma, elements }, weight });
     }
 
     fn settled(&mut self, step: Step, weight: f64, out: &mut Outbox<Effect>) {
@@ -219,11 +219,11 @@ impl Aggregator {
 
     fn round_decided(&mut self, outcome: Arc<Outcome>, drained: bool, out: &mut Outbox<Effect>) {
         self.round = outcome.round.next();
-        if outcome.terms.carries_parameters() {
+        if outcome.spec.carries_parameters() {
             self.weight = 1.0;
             self.behind = false;
         }
-        let asked = self.request.is_some_and(|request| request.is_answered_by(outcome.terms));
+        let asked = self.request.is_some_and(|request| request.is_answered_by(outcome.spec));
         if !self.untaken.add(outcome, drained) {
             return self.fall_behind(out);
         }
@@ -238,7 +238,7 @@ impl Aggregator {
 
     fn whole_step_done(&mut self, out: &mut Outbox<Effect>) {
         let Some(request) = self.request.filter(|_| self.phase == Phase::WholeStep) else { return };
-        let overtaken = self.untaken.parameters().is_some_and(|outcome| !request.is_answered_by(outcome.terms));
+        let overtaken = self.untaken.parameters().is_some_and(|outcome| !request.is_answered_by(outcome.spec));
         let values = if overtaken { Values::Decided } else { Values::Stepped };
         self.release(values, out);
     }
@@ -270,7 +270,7 @@ impl Aggregator {
         let step = self.request.map_or(Step(0), |request| request.step);
         let (outcome, drained) = self.take_outcome().map_or((None, false), |(outcome, drained)| (Some(outcome), drained));
         let (contributors, next_step) = match (&outcome, self.gossiped) {
-            (Some(outcome), _) => (outcome.contributors.len(), outcome.terms.next_step()),
+            (Some(outcome), _) => (outcome.contributors.len(), outcome.spec.next_step()),
             (None, Some(gossiped)) => gossiped,
             (None, None) => (0, Step(step.0.saturating_add(1))),
         };

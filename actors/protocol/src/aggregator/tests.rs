@@ -21,11 +21,11 @@ fn gossiped(step: u64) -> In {
     In::GossipDone { step: Step(step), weight: 0.5, contributors: 2, next_step: Step(step + 1) }
 }
 
-fn outcome(round: Round, terms: Terms) -> Outcome {
+fn outcome(round: Round, spec: RoundSpec) -> Outcome {
     let view = view(&[1, 2]);
     Outcome {
         round,
-        terms,
+        spec,
         contributors: view.ids().collect(),
         view,
         lineage: Lineage(1),
@@ -38,8 +38,8 @@ fn outcome(round: Round, terms: Terms) -> Outcome {
 }
 
 fn decided(round: u64, kind: RoundKind, step: u64) -> In {
-    let terms = Terms { kind, step: Step(step), gamma: 0.1, elements: 23 };
-    In::RoundDecided { outcome: Arc::new(outcome(Round(round), terms)), drained: false }
+    let spec = RoundSpec { kind, step: Step(step), gamma: 0.1, elements: 23 };
+    In::RoundDecided { outcome: Arc::new(outcome(Round(round), spec)), drained: false }
 }
 
 #[test]
@@ -154,9 +154,9 @@ fn an_average_begins_when_what_is_in_flight_is_in_it() {
     let settling = feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::SlowRound, false) });
     assert_eq!(settling, [Effect::Settle { step: Step(4), round: Round(0) }]);
     assert_eq!(feed(&mut machine, In::Settled { step: Step(3), weight: 0.5 }), [], "of another step");
-    let terms = Terms { kind: RoundKind::Slow, step: Step(4), gamma: 0.1, elements: 23 };
+    let spec = RoundSpec { kind: RoundKind::Slow, step: Step(4), gamma: 0.1, elements: 23 };
     let begun = feed(&mut machine, In::Settled { step: Step(4), weight: 0.75 });
-    assert_eq!(begun, [Effect::Round { round: Round(0), terms, weight: 0.75 }]);
+    assert_eq!(begun, [Effect::Round { round: Round(0), spec, weight: 0.75 }]);
     assert_eq!(feed(&mut machine, In::Settled { step: Step(4), weight: 0.75 }), [], "once");
 }
 
@@ -177,7 +177,7 @@ fn gradients(step: u64) -> In {
 fn released(effects: &[Effect]) -> Option<(RoundKind, Step, Round)> {
     match effects {
         [Effect::Release { values: Values::Decided, outcome: Some(outcome), next_step, .. }] => {
-            Some((outcome.terms.kind, *next_step, outcome.round))
+            Some((outcome.spec.kind, *next_step, outcome.round))
         }
         _ => None,
     }

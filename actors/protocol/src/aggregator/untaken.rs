@@ -35,17 +35,17 @@ impl Untaken {
 
     /// The parameters that wait, if any do.
     pub fn parameters(&self) -> Option<&Outcome> {
-        self.outcomes.front().map(|(outcome, _)| &**outcome).filter(|outcome| outcome.terms.carries_parameters())
+        self.outcomes.front().map(|(outcome, _)| &**outcome).filter(|outcome| outcome.spec.carries_parameters())
     }
 
     /// Notes a decided outcome; `false` if it is one mean too many.
     #[must_use]
     pub fn add(&mut self, outcome: Arc<Outcome>, drained: bool) -> bool {
-        if outcome.terms.carries_parameters() {
+        if outcome.spec.carries_parameters() {
             self.outcomes.clear();
         }
         let means = self.outcomes.len() - usize::from(self.parameters().is_some());
-        let fits = outcome.terms.carries_parameters() || means < MEANS_UNTAKEN_MAX;
+        let fits = outcome.spec.carries_parameters() || means < MEANS_UNTAKEN_MAX;
         if fits {
             self.outcomes.push_back((outcome, drained));
         }
@@ -57,15 +57,14 @@ impl Untaken {
         if self.parameters().is_some() {
             return if request.task == Task::Gradients { Next::Parameters } else { Next::Take };
         }
-        let passed = |outcome: &Outcome| {
-            outcome.terms.step < request.step || (request.task != Task::Gradients && outcome.terms.step == request.step)
-        };
+        let passed =
+            |outcome: &Outcome| outcome.spec.step < request.step || (request.task != Task::Gradients && outcome.spec.step == request.step);
         while self.outcomes.front().is_some_and(|(outcome, _)| passed(outcome)) {
             self.outcomes.pop_front();
         }
         match self.outcomes.front() {
             None => Next::Nothing,
-            Some((outcome, _)) if request.is_answered_by(outcome.terms) => Next::Take,
+            Some((outcome, _)) if request.is_answered_by(outcome.spec) => Next::Take,
             Some(_) => Next::Behind,
         }
     }
@@ -73,7 +72,7 @@ impl Untaken {
     /// Takes the first outcome, if it is what an exchange of this request ends with: parameters, or the mean that was asked for.
     pub fn take_for(&mut self, request: &Request) -> Option<(Arc<Outcome>, bool)> {
         let (outcome, _) = self.outcomes.front()?;
-        let ends = outcome.terms.carries_parameters() || request.is_answered_by(outcome.terms);
+        let ends = outcome.spec.carries_parameters() || request.is_answered_by(outcome.spec);
         if ends { self.outcomes.pop_front() } else { None }
     }
 }

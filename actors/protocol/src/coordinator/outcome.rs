@@ -1,11 +1,12 @@
 //! What a round is expected to be, and what it turned out to be.
 
-use crate::ballot::Motion;
+use super::voters::{VOTERS_KEPT, Voter, Voters};
 use crate::ident::{Lineage, NodeId, Round, ShardId, Step};
 use crate::sampler::Progress;
 use crate::shards::SHARDS_MAX;
 use crate::view::{MEMBERS_MAX, Member, View};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
@@ -25,7 +26,7 @@ pub enum RoundKind {
 /// What a contributor expects a round to be. All contributors of a round must agree on all of it, bit by bit: so a learning
 /// rate that is not a number equals itself.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Terms {
+pub struct RoundSpec {
     /// What the round does.
     pub kind: RoundKind,
     /// The contributor's inner step.
@@ -36,29 +37,29 @@ pub struct Terms {
     pub elements: u64,
 }
 
-impl PartialEq for Terms {
+impl PartialEq for RoundSpec {
     fn eq(&self, other: &Self) -> bool {
-        let key = |terms: &Self| (terms.kind, terms.step, terms.gamma.to_bits(), terms.elements);
+        let key = |spec: &Self| (spec.kind, spec.step, spec.gamma.to_bits(), spec.elements);
         key(self) == key(other)
     }
 }
 
-impl Eq for Terms {}
+impl Eq for RoundSpec {}
 
-impl Hash for Terms {
+impl Hash for RoundSpec {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.kind, self.step, self.gamma.to_bits(), self.elements).hash(state);
     }
 }
 
-impl fmt::Display for Terms {
+impl fmt::Display for RoundSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, step, gamma, elements } = self;
         write!(f, "{kind:?} round at {step} of {elements} values with learning rate {gamma}")
     }
 }
 
-impl Terms {
+impl RoundSpec {
     /// Where in a schedule the round lies; rounds of one history have ascending positions. At one step the founding comes before
     /// the gradient mean, and that before the exchange of parameters.
     #[must_use]
@@ -107,7 +108,7 @@ pub struct Outcome {
     /// Which round.
     pub round: Round,
     /// What it did, at which step, with which learning rate.
-    pub terms: Terms,
+    pub spec: RoundSpec,
     /// Whose contributions were averaged, ascending.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
     pub contributors: Vec<NodeId>,
@@ -126,51 +127,54 @@ pub struct Outcome {
     pub order: Vec<NodeId>,
     /// Where the history comes from.
     pub origin: Origin,
+    /// Members of the next view that vote one entry later, ascending.
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
+    pub waiting: Vec<NodeId>,
+    /// Voters of the next round that are no members of its view, ascending.
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, VOTERS_KEPT>")]
+    pub retained: Vec<Voter>,
+    /// Who leads the next round without being asked for, and breaks its ties: a member that votes.
+    pub leader: NodeId,
 }
 
 impl Outcome {
-    /// Whether the two differ in the history that they go on with at most: who holds the data of one holds those of the other.
+    /// Who votes on the next round.
+    #[must_use]
+    pub fn voters(&self) -> Voters {
+        let votes = |member: &&Member| !self.waiting.contains(&member.id);
+        let voting = self.view.members().iter().filter(votes).map(Voter::from);
+        Voters::new(voting.chain(self.retained.iter().copied()).collect(), self.leader)
+    }
+
+    /// Whether the two differ at most in the history that they go on with and in who votes next: who holds the data of one holds
+    /// that of the other.
     #[must_use]
     pub fn has_the_data_of(&self, other: &Self) -> bool {
-        let Self { lineage: _, round, terms, contributors, view, absent, momentum_lost, samples, order, origin } = self;
-        (*round, *terms, *momentum_lost) == (other.round, other.terms, other.momentum_lost)
-            && (contributors, view, absent) == (&other.contributors, &other.view, &other.absent)
-            && (samples, order, origin) == (&other.samples, &other.order, &other.origin)
+        let Self { lineage: _, waiting: _, retained: _, leader: _, .. } = self;
+        (self.round, self.spec, self.momentum_lost) == (other.round, other.spec, other.momentum_lost)
+            && (&self.contributors, &self.view, &self.absent) == (&other.contributors, &other.view, &other.absent)
+            && (&self.samples, &self.order, &self.origin) == (&other.samples, &other.order, &other.origin)
     }
 }
 
-/// An outcome as a leader proposes it: who must accept it and hold its data before it is decided.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// An outcome as a leader attempts it: who moves its data.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Proposal {
-    /// What is proposed.
+    /// What the attempt makes.
     pub outcome: Outcome,
-    /// The members that take part, ascending: each votes, and owns or receives shards. A quorum of the view, except under
-    /// `quorum = "survivors"`.
-    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
+    /// The members that take part, ascending: each owns or receives shards.
     pub participants: Vec<NodeId>,
-    /// Whether an earlier ballot may have chosen the outcome already, so that this one had no choice.
-    pub inherited: bool,
-}
-
-impl Motion for Proposal {
-    fn voters(&self) -> &[NodeId] {
-        &self.participants
-    }
-
-    fn is_inherited(&self) -> bool {
-        self.inherited
-    }
 }
 
 impl Proposal {
-    /// Whether nodes join.
-    #[must_use]
-    pub fn has_joiners(&self) -> bool {
-        self.joiners().next().is_some()
+    /// Members of the next view that take no part in the reduction: nodes that join.
+    pub fn joiners(&self) -> impl Iterator<Item = &Member> {
+        self.outcome.view.members().iter().filter(|member| self.participants.binary_search(&member.id).is_err())
     }
 
-    /// The members of the next view that do not vote: nodes that join.
-    pub fn joiners(&self) -> impl Iterator<Item = &Member> {
-        self.outcome.view.members().iter().filter(|member| !self.participants.contains(&member.id))
+    /// Who must hold its data before anybody votes for it, ascending: who takes part, and who joins.
+    #[must_use]
+    pub fn receivers(&self) -> BTreeSet<NodeId> {
+        self.participants.iter().copied().chain(self.outcome.view.ids()).collect()
     }
 }

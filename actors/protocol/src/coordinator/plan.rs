@@ -1,11 +1,11 @@
-//! The data movements of one round under one ballot: who streams what to whom. A function of the view, the proposal and the
-//! terms, so every node plans the same.
+//! The data movements of one attempt at a round: who streams what to whom. A function of the view, the proposal and the
+//! spec, so every node plans the same.
 //!
-//! A [`Plan`] is known as soon as the contributors and the participants are; a [`Publication`] once the next view is. Under a
-//! round's first ballot everybody starts the plan at once, and the publication follows with the leader's proposal.
+//! A [`Plan`] is known as soon as the contributors and the participants are; a [`Publication`] once the next view is. In a
+//! round's first attempt everybody starts the plan at once, and the publication follows with the leader's proposal.
 
-use super::outcome::{Outcome, RoundKind, Terms};
-use crate::ident::{Ballot, Lineage, NodeId, Round, ShardId};
+use super::outcome::{Outcome, RoundKind, RoundSpec};
+use crate::ident::{Lineage, NodeId, Round, ShardId, Term};
 use crate::machine::Place;
 use crate::planted::{self, Bug};
 use crate::shards::{Layout, ShardMap};
@@ -13,14 +13,16 @@ use crate::wire::Header;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// One attempt to decide a round: its data movements report under it.
+/// One try to move the data of a round: its data movements report under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attempt {
     /// Which round.
     pub round: Round,
-    /// Under which ballot.
-    pub ballot: Ballot,
-    /// In which history: foundings that compete, and histories that parted, use the same rounds and ballots.
+    /// Under which term.
+    pub term: Term,
+    /// Which attempt of this term. Number 0 of the first term is the plan that needs no proposal: everybody contributes.
+    pub number: u32,
+    /// In which history: bootstraps that compete, and histories that parted, use the same rounds and terms.
     pub lineage: Lineage,
 }
 
@@ -28,7 +30,13 @@ impl Attempt {
     /// The attempt that a frame or stream of this header belongs to.
     #[must_use]
     pub fn of(header: &Header) -> Self {
-        Self { round: header.round, ballot: header.ballot, lineage: header.lineage }
+        Self { round: header.round, term: header.term, number: header.attempt, lineage: header.lineage }
+    }
+
+    /// The attempt at a place in history.
+    #[must_use]
+    pub fn at(place: &Place) -> Self {
+        Self { round: place.round, term: place.term, number: place.attempt, lineage: place.lineage }
     }
 }
 
@@ -37,12 +45,12 @@ impl Attempt {
 pub struct Plan {
     /// This node.
     pub me: NodeId,
-    /// Which round, under which ballot.
+    /// Which round, under which term.
     pub attempt: Attempt,
     /// Where in history its streams are sent from: the place of `attempt`, whatever was promised meanwhile.
     pub place: Place,
     /// What the round does.
-    pub terms: Terms,
+    pub spec: RoundSpec,
     /// Whose contributions are averaged, ascending.
     pub contributors: Vec<NodeId>,
     /// The members that take part, ascending.
@@ -61,28 +69,27 @@ impl Plan {
     pub fn new(
         me: NodeId,
         place: Place,
-        terms: Terms,
+        spec: RoundSpec,
         (contributors, participants): (Vec<NodeId>, Vec<NodeId>),
         layout: Layout,
         map: &ShardMap,
     ) -> Self {
         let owner = |shard: ShardId| first_of(map.holders(shard), &participants).unwrap_or_else(|| stand_in(shard, &participants, me));
         let owners = layout.shards().map(owner).collect();
-        let attempt = Attempt { round: place.round, ballot: place.ballot, lineage: place.lineage };
-        Self { me, attempt, place, terms, contributors, participants, restores: false, layout, owners }
+        Self { me, attempt: Attempt::at(&place), place, spec, contributors, participants, restores: false, layout, owners }
     }
 
     /// The same for a node that goes on from a checkpoint: its founding brings the slow momentum too.
     #[must_use]
     pub fn restoring(mut self, restores: bool) -> Self {
-        self.restores = restores && self.terms.kind == RoundKind::Found;
+        self.restores = restores && self.spec.kind == RoundKind::Found;
         self
     }
 
     /// Whether the owners make new momentum, which every other holder is sent.
     #[must_use]
     pub fn makes_momentum(&self) -> bool {
-        self.terms.kind == RoundKind::Slow || self.restores
+        self.spec.kind == RoundKind::Slow || self.restores
     }
 
     /// Whether this node's contribution is averaged.
@@ -135,7 +142,7 @@ pub struct Move {
 /// Who gets what an attempt makes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Publication {
-    /// Which round, under which ballot.
+    /// Which round, under which term.
     pub attempt: Attempt,
     /// Who gets the new values of every shard, ascending: the participants and all members of the next view.
     pub receivers: Vec<NodeId>,
@@ -184,12 +191,12 @@ impl Publication {
     /// What `plan` publishes for `outcome`; `holders` is `None` where the outer optimizer keeps no sharded state.
     #[must_use]
     pub fn new(plan: &Plan, outcome: &Outcome, holders: Option<Holders<'_>>) -> Self {
-        let receivers: BTreeSet<NodeId> = if plan.terms.carries_parameters() {
+        let receivers: BTreeSet<NodeId> = if plan.spec.carries_parameters() {
             plan.participants.iter().copied().chain(outcome.view.ids()).collect()
         } else {
             plan.participants.iter().copied().collect()
         };
-        let renews = matches!(plan.terms.kind, RoundKind::Found | RoundKind::Slow);
+        let renews = matches!(plan.spec.kind, RoundKind::Found | RoundKind::Slow);
         let mut publication = Self {
             attempt: plan.attempt,
             receivers: receivers.into_iter().collect(),
@@ -219,7 +226,7 @@ impl Publication {
     fn hold(&mut self, plan: &Plan, Holders { layout, before, after, absent }: Holders<'_>) {
         self.state_layout = layout;
         self.holds = after.held_by(plan.me).collect();
-        if plan.terms.kind == RoundKind::Found && !plan.restores {
+        if plan.spec.kind == RoundKind::Found && !plan.restores {
             return;
         }
         let mut moves: BTreeMap<(NodeId, NodeId), Vec<ShardId>> = BTreeMap::new();
@@ -263,13 +270,13 @@ impl Publication {
 /// A slow step gives a lost shard a new anchor and momentum zero; until then nobody holds it.
 #[must_use]
 pub fn losses(plan: &Plan, before: &ShardMap, layout: Layout, absent: &[ShardId]) -> (Vec<ShardId>, Vec<ShardId>) {
-    if matches!(plan.terms.kind, RoundKind::Found) {
+    if matches!(plan.spec.kind, RoundKind::Found) {
         return (Vec::new(), Vec::new());
     }
     let gone = |shard: &ShardId| absent.contains(shard) || first_of(before.holders(*shard), &plan.participants).is_none();
     let gone: Vec<ShardId> = layout.shards().filter(gone).collect();
     let newly = gone.iter().copied().filter(|shard| !absent.contains(shard)).collect();
-    if plan.terms.kind == RoundKind::Slow { (newly, Vec::new()) } else { (newly, gone) }
+    if plan.spec.kind == RoundKind::Slow { (newly, Vec::new()) } else { (newly, gone) }
 }
 
 /// A plan with its publication, once that is known.

@@ -34,7 +34,7 @@ pub use events::{Effect, In, Key, Mix, Plan, Purpose, Sent, Straggler, Waits};
 pub use inbox::PARKED_MAX;
 
 use crate::algorithm::Gossip;
-use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round, Step};
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::planted::{self, Bug};
 use crate::time::Instant;
@@ -329,10 +329,10 @@ impl GossipPeer {
         out.push(Effect::Send { to, frame: self.identity.frame(self.place(), message) });
     }
 
-    /// Where in history this node's mass is; the ballot says nothing.
+    /// Where in history this node's mass is; the term says nothing.
     #[must_use]
     pub fn place(&self) -> Place {
-        Place { lineage: self.lineage, epoch: self.epoch, round: self.round, ballot: Ballot::default() }
+        Place { lineage: self.lineage, epoch: self.epoch, round: self.round, term: Term::default(), attempt: 0 }
     }
 
     fn is_of_view(&self, header: &Header) -> bool {

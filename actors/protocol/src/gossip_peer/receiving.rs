@@ -2,7 +2,7 @@
 
 use super::inbox::{Parked, Verdict};
 use super::{Effect, GossipPeer, Key, Phase};
-use crate::ident::{Ballot, Epoch, Lineage, NodeId, Step};
+use crate::ident::{Epoch, Lineage, NodeId, Step, Term};
 use crate::machine::{Outbox, Place};
 use crate::planted::{self, Bug};
 use crate::view::MEMBERS_MAX;
@@ -14,11 +14,7 @@ impl GossipPeer {
         // All members together weigh as much as they are.
         let is_weight = weight > 0.0 && weight <= MEMBERS_MAX as f64;
         if !self.admits(header) || !is_weight {
-            return self.refuse_at(
-                Place { lineage: header.lineage, epoch: header.epoch, round: header.round, ballot: header.ballot },
-                key,
-                out,
-            );
+            return self.refuse_at(header.place(), key, out);
         }
         self.heard_of(header.sender, step);
         let verdict = if key.0 == self.round { self.inbox.verdict(key.2, key.1) } else { None };
@@ -56,7 +52,7 @@ impl GossipPeer {
         let (members, lineage, epoch) = (&self.members, self.lineage, self.epoch);
         let is_of_view = |sender: NodeId, of: Lineage, at: Epoch| (of, at) == (lineage, epoch) && members.binary_search(&sender).is_ok();
         for (key, offer) in self.inbox.take_strays(is_of_view, epoch) {
-            let place = Place { lineage: offer.lineage, epoch: offer.epoch, round: key.0, ballot: Ballot::default() };
+            let place = Place { lineage: offer.lineage, epoch: offer.epoch, round: key.0, term: Term::default(), attempt: 0 };
             self.refuse_at(place, key, out);
         }
     }
@@ -145,9 +141,7 @@ impl GossipPeer {
         match known {
             Some(Verdict::Accepted(_)) => self.tell(key.2, Message::GossipMixed { step }, out),
             None if self.inbox.has(key) || header.round > self.round || header.epoch > self.epoch => {}
-            _ => {
-                self.refuse_at(Place { lineage: header.lineage, epoch: header.epoch, round: header.round, ballot: header.ballot }, key, out)
-            }
+            _ => self.refuse_at(header.place(), key, out),
         }
     }
 

@@ -68,7 +68,8 @@ pub enum Effect {
     },
     /// Find out whether anybody listens at the node's address.
     Knock(NodeId),
-    /// The node is dead. Told once; it is watched for its return as long as it is a member.
+    /// The node is dead. Told once, and again if it is found out later that its process ended; it is watched for its return as long
+    /// as it is a member.
     Down(NodeId, Incarnation, DownCause),
     /// The same start of a node that was down is alive.
     Up(NodeId, Incarnation),
@@ -89,6 +90,17 @@ pub enum DownCause {
     Superseded,
     /// Another node says so.
     Told(NodeId),
+}
+
+impl DownCause {
+    /// Whether it proves that the process ended. A silent node may live.
+    #[must_use]
+    pub fn has_ended(self) -> bool {
+        match self {
+            Self::Refused | Self::Exited | Self::Left | Self::Superseded => true,
+            Self::Silent(_) | Self::Told(_) => false,
+        }
+    }
 }
 
 impl fmt::Display for DownCause {

@@ -231,7 +231,7 @@ impl Liveness {
 
     fn peer_up(&mut self, node: NodeId, incarnation: Incarnation, now: Instant, out: &mut Outbox<Effect>) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
-        if incarnation > peer.incarnation {
+        if incarnation != peer.incarnation {
             return self.bury(node, DownCause::Superseded, now, out);
         }
         if incarnation == peer.incarnation {
@@ -245,11 +245,25 @@ impl Liveness {
     }
 
     fn bury(&mut self, node: NodeId, cause: DownCause, now: Instant, out: &mut Outbox<Effect>) {
-        let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.down) else { return };
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let ends = cause.has_ended() && !peer.ended;
+        if peer.down && !ends {
+            return;
+        }
+        peer.ended |= ends;
+        out.push(Effect::Down(node, peer.incarnation, cause));
+        if peer.down {
+            return;
+        }
         peer.down = true;
         self.suspicions += 1;
-        (peer.suspicion, peer.rumour) = (None, None);
-        out.push(Effect::Down(node, peer.incarnation, cause));
+        peer.suspicion = None;
+        peer.rumour = None;
+        if !ends {
+            // Who needs to know whether it may come back.
+            peer.knock_at_once(now);
+            out.push(Effect::Knock(node));
+        }
         let wishes = self.swim.bury(node);
         self.grant(wishes, None, now, out);
     }
@@ -337,6 +351,8 @@ impl Liveness {
                 peer.down = true;
                 let cause = teller.map_or(DownCause::Silent(peer.silence(now)), DownCause::Told);
                 out.push(Effect::Down(life.node, life.incarnation, cause));
+                peer.knock_at_once(now);
+                out.push(Effect::Knock(life.node));
             }
             Change::Suspected(_, refutations) if !peer.down => {
                 let down_by = now.after(peer.suspect_for(&self.settings));

@@ -10,6 +10,8 @@ pub(super) struct Peer {
     pub incarnation: Incarnation,
     pub heard_at: Instant,
     pub down: bool,
+    /// Its process is known to have ended.
+    pub ended: bool,
     /// Dead at this time unless it is heard or refutes.
     pub suspicion: Option<Suspicion>,
     /// Another node says that it is dead, although this one heard it a moment ago.
@@ -38,7 +40,17 @@ impl Peer {
     /// A node that is taken for alive until it has been silent for long enough.
     pub(super) fn new(incarnation: Incarnation, now: Instant) -> Self {
         let round_trip = Span::default();
-        Self { incarnation, heard_at: now, down: false, suspicion: None, rumour: None, round_trip, knocked_at: None, asked_at: None }
+        Self {
+            incarnation,
+            heard_at: now,
+            down: false,
+            ended: false,
+            suspicion: None,
+            rumour: None,
+            round_trip,
+            knocked_at: None,
+            asked_at: None,
+        }
     }
 
     /// Notes a sign of life.
@@ -75,7 +87,15 @@ impl Peer {
     /// Whether to knock now; notes that it was done.
     pub(super) fn knock(&mut self, now: Instant) -> bool {
         let due = self.silence(now) >= KNOCK_AFTER && self.knocked_at.is_none_or(|at| now.since(at) >= KNOCK_EVERY);
-        due && self.knocked_at.replace(now).is_none_or(|_| true)
+        if due {
+            self.knocked_at = Some(now);
+        }
+        due
+    }
+
+    /// Notes that the node is knocked at whatever was heard of it: others say that it is dead, and it may have ended.
+    pub(super) fn knock_at_once(&mut self, now: Instant) {
+        self.knocked_at = Some(now);
     }
 
     /// Whether it has been silent since the last knock.

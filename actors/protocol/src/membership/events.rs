@@ -24,8 +24,15 @@ pub enum In {
         /// It left on purpose.
         departed: bool,
     },
-    /// Liveness declared this start of a node dead.
-    Down(NodeId, Incarnation),
+    /// Liveness declared a start of a node dead.
+    Down {
+        /// Who.
+        node: NodeId,
+        /// Which start of it.
+        incarnation: Incarnation,
+        /// Whether its process is known to have ended; told later if it is found out later.
+        ended: bool,
+    },
     /// A node that was declared dead is alive.
     Up(NodeId),
     /// The coordinator applied a decided outcome.
@@ -86,7 +93,14 @@ pub enum Effect {
     /// This node cannot be part of a founding view.
     Fail(FoundingError),
     /// A member or a joiner is dead.
-    Lost(NodeId, Incarnation),
+    Lost {
+        /// Who.
+        node: NodeId,
+        /// Which start of it.
+        incarnation: Incarnation,
+        /// Whether its process is known to have ended; told later if it is found out later.
+        ended: bool,
+    },
     /// A node that was dead is alive.
     Back(NodeId),
     /// The nodes that are ready to join the view with this epoch.

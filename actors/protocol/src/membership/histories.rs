@@ -90,7 +90,8 @@ impl Membership {
         if self.went_elsewhere(&ours, theirs, header) {
             if self.life.declare_dead(start.0, start.1) {
                 self.life.elsewhere.insert(start);
-                out.push(Effect::Lost(start.0, start.1));
+                // Its vote counts there, and here no more.
+                out.push(Effect::Lost { node: start.0, incarnation: start.1, ended: true });
             }
         } else if ours.lineage == theirs.lineage && self.life.elsewhere.remove(&start) {
             // It was to change over, and kept to the founding that it had accepted.

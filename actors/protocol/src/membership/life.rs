@@ -314,9 +314,9 @@ impl Membership {
         if let Some(refusal) = self.refusal(known) {
             return self.send(header.sender, Message::Refused(refusal), out);
         }
-        if let Some(earlier) = standing.view.member(member.id).filter(|earlier| earlier.incarnation < member.incarnation).cloned() {
-            // Only once the earlier start of a node is gone can a later one reach anybody.
-            self.down(earlier.id, earlier.incarnation, out);
+        if let Some(earlier) = standing.view.member(member.id).filter(|earlier| earlier.incarnation != member.incarnation).cloned() {
+            // Only once the earlier start of a node is gone can another one reach anybody.
+            self.down(earlier.id, earlier.incarnation, true, out);
         }
         if self.life.candidates.len() < MEMBERS_MAX {
             self.life.candidates.insert(header.sender, (header.epoch, member));
@@ -362,10 +362,13 @@ impl Membership {
         }
     }
 
-    pub(super) fn down(&mut self, node: NodeId, incarnation: Incarnation, out: &mut Outbox<Effect>) {
-        if self.life.dead.insert((node, incarnation)) {
+    pub(super) fn down(&mut self, node: NodeId, incarnation: Incarnation, ended: bool, out: &mut Outbox<Effect>) {
+        let first = self.life.dead.insert((node, incarnation));
+        if first || ended {
+            out.push(Effect::Lost { node, incarnation, ended });
+        }
+        if first {
             self.life.candidates.remove(&node);
-            out.push(Effect::Lost(node, incarnation));
             if self.connected.get(&node) == Some(&incarnation) {
                 out.push(Effect::Disconnect(node));
             }

@@ -38,7 +38,7 @@ pub use error::FoundingError;
 pub use events::{Effect, In, Settings};
 pub use leaving::{DECISION_WAIT, LEAVE_AGAIN_EVERY};
 
-use crate::ident::{Ballot, Epoch, Incarnation, Lineage, NodeId, Round};
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, Term};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::model::ModelSize;
 use crate::time::{Instant, Span};
@@ -90,7 +90,7 @@ impl Machine for Membership {
                 self.dial_failed(FoundingError::Unreachable { address, tried_for, error }, now, out);
             }
             In::Frame { header, message } => self.receive(header, *message, now, out),
-            In::Down(node, incarnation) => self.down(node, incarnation, out),
+            In::Down { node, incarnation, ended } => self.down(node, incarnation, ended, out),
             In::Up(node) => self.up(node, out),
             In::Decided { view, lineage, round } => self.decided(view, lineage, round, out),
             In::Stranded => self.stranded(out),
@@ -155,7 +155,7 @@ impl Membership {
         // A joiner speaks of the view that it asks to be admitted to.
         let standing = self.life.standing.as_ref().or(self.life.cluster.as_ref());
         let (epoch, lineage) = standing.map_or((Epoch(0), Lineage::NONE), |standing| (standing.view.epoch(), standing.lineage));
-        Place { lineage, epoch, round: Round::FOUNDING, ballot: Ballot::default() }
+        Place { lineage, epoch, round: Round::FOUNDING, term: Term::default(), attempt: 0 }
     }
 
     fn send(&self, to: NodeId, message: Message, out: &mut Outbox<Effect>) {

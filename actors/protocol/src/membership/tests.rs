@@ -438,7 +438,7 @@ fn a_member_that_has_resigned_learns_who_of_the_view_died() {
     let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
     node.handle(In::Frame { header, message }, Instant(1), &mut out);
     _ = out.take();
-    node.handle(In::Down(NodeId(3), Incarnation(103)), Instant(2), &mut out);
+    node.handle(In::Down { node: NodeId(3), incarnation: Incarnation(103), ended: false }, Instant(2), &mut out);
     let alive = out.take().into_iter().find_map(|effect| match effect {
         Effect::Send { to: NodeId(2), frame: Frame::V1 { message, .. } } => match *message {
             Message::Hello(Hello { standing: Some(standing), .. }) => Some(standing.alive),

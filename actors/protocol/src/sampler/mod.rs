@@ -14,7 +14,7 @@ mod order;
 #[cfg(test)]
 mod tests;
 
-use crate::coordinator::{RoundKind, Terms};
+use crate::coordinator::{RoundKind, RoundSpec};
 use crate::ident::{NodeId, Step};
 use crate::planted::{self, Bug};
 use crate::view::Member;
@@ -63,13 +63,13 @@ pub struct DecidedRound<'a> {
     pub members: &'a [Member],
 }
 
-/// The first inner step whose batch a round with these terms does not decide. A mean of gradients decides the batch of its own
+/// The first inner step whose batch a round with this spec does not decide. A mean of gradients decides the batch of its own
 /// step, although the step is not over.
 #[must_use]
-pub fn samples_until(terms: &Terms) -> Step {
-    match terms.kind {
-        RoundKind::Found => terms.step,
-        RoundKind::Gradients | RoundKind::Average | RoundKind::Slow => Step(terms.step.0.saturating_add(1)),
+pub fn samples_until(spec: &RoundSpec) -> Step {
+    match spec.kind {
+        RoundKind::Found => spec.step,
+        RoundKind::Gradients | RoundKind::Average | RoundKind::Slow => Step(spec.step.0.saturating_add(1)),
     }
 }
 

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::single_range_in_vec_init)]
 
 use super::*;
-use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, Round};
+use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, Round, Term};
 use crate::machine::{Identity, Place};
 use crate::wire::{Contributed, Frame, Message};
 use proptest::prelude::*;
@@ -21,9 +21,9 @@ fn settings(samples: u64, batch: u64) -> Settings {
 
 fn through_a_frame(progress: &Progress) -> Progress {
     let identity = Identity { cluster: ClusterId(1), node: NodeId(1), incarnation: Incarnation(1) };
-    let place = Place { lineage: Lineage(1), epoch: Epoch::FOUNDING, round: Round(1), ballot: Ballot::default() };
-    let terms = Terms { kind: RoundKind::Slow, step: progress.step, gamma: 0.1, elements: 1 };
-    let contributed = Contributed { terms, samples: Some(progress.clone()), rates: vec![] };
+    let place = Place { lineage: Lineage(1), epoch: Epoch::FOUNDING, round: Round(1), term: Term::default() };
+    let spec = RoundSpec { kind: RoundKind::Slow, step: progress.step, gamma: 0.1, elements: 1 };
+    let contributed = Contributed { spec, samples: Some(progress.clone()), rates: vec![] };
     let bytes = identity.frame(place, Message::Contribute(contributed)).encode().unwrap();
     let Frame::V1 { message, .. } = Frame::decode(&bytes).unwrap();
     let Message::Contribute(Contributed { samples: Some(decoded), .. }) = *message else { panic!("{message:?}") };
@@ -69,10 +69,10 @@ fn a_round_hands_out_batches_by_step_and_worker() {
 
 #[test]
 fn what_a_round_decides_ends_with_its_own_step() {
-    let terms = |kind| Terms { kind, step: Step(7), gamma: 0.0, elements: 1 };
-    assert_eq!(samples_until(&terms(RoundKind::Found)), Step(7));
-    assert_eq!(samples_until(&terms(RoundKind::Gradients)), Step(8));
-    assert_eq!(samples_until(&terms(RoundKind::Slow)), Step(8));
+    let spec = |kind| RoundSpec { kind, step: Step(7), gamma: 0.0, elements: 1 };
+    assert_eq!(samples_until(&spec(RoundKind::Found)), Step(7));
+    assert_eq!(samples_until(&spec(RoundKind::Gradients)), Step(8));
+    assert_eq!(samples_until(&spec(RoundKind::Slow)), Step(8));
 }
 
 #[test]

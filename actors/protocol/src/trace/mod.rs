@@ -10,7 +10,7 @@ mod hexadecimal;
 pub use digest::{Digest, digest, digest_values};
 pub use fault::{Fault, Link, Timed};
 
-use crate::coordinator::{Outcome, RoundKind};
+use crate::coordinator::{self, Outcome, RoundKind, Voter, Voters};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
 use crate::policy::Quorum;
 use crate::time::{Instant, Span};
@@ -101,10 +101,37 @@ pub struct Decided {
     pub epoch: Epoch,
     /// The members of the next view, ascending by node.
     pub next: Vec<Start>,
+    /// Members of the next view that vote one entry later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<NodeId>,
+    /// Voters of the next round that are no members of its view.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub retained: Vec<Start>,
+    /// Who leads the next round, and breaks its ties.
+    pub leader: NodeId,
     /// Shards without a holder after this round.
     pub absent: Vec<ShardId>,
     /// Shards whose momentum restarted at zero since the founding.
     pub momentum_lost: u64,
+}
+
+/// How a leader came to its decision.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Votes {
+    /// Who voted for it, ascending.
+    pub accepted: Vec<NodeId>,
+    /// The voters of the round, ascending by node.
+    pub voters: Vec<Start>,
+    /// With whom half of them are a quorum.
+    pub tie_breaker: NodeId,
+}
+
+impl From<&coordinator::Votes> for Votes {
+    fn from(votes: &coordinator::Votes) -> Self {
+        let start = |voter: &Voter| Start { node: voter.node, incarnation: voter.incarnation };
+        let voters = votes.voters.iter().map(start).collect();
+        Self { accepted: votes.accepted.clone(), voters, tie_breaker: votes.voters.tie_breaker() }
+    }
 }
 
 /// One shard as a holder has it.
@@ -187,6 +214,9 @@ pub enum Event {
         holds: Vec<Held>,
         /// The outcome leaves this node out: it has handed over.
         drained: bool,
+        /// How it was decided, if this node led.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        votes: Option<Votes>,
     },
     /// A node is no member any more and joins again.
     Resigned(Start),
@@ -239,16 +269,27 @@ impl Decided {
         Self {
             place: Place { lineage: outcome.lineage, round: outcome.round },
             began_in,
-            kind: outcome.terms.kind,
-            step: outcome.terms.step,
-            gamma: outcome.terms.gamma,
+            kind: outcome.spec.kind,
+            step: outcome.spec.step,
+            gamma: outcome.spec.gamma,
             contributors: outcome.contributors.clone(),
             participants,
             members,
             epoch: outcome.view.epoch(),
             next: next.collect(),
+            waiting: outcome.waiting.clone(),
+            retained: outcome.retained.iter().map(|voter| Start { node: voter.node, incarnation: voter.incarnation }).collect(),
+            leader: outcome.leader,
             absent: outcome.absent.clone(),
             momentum_lost: outcome.momentum_lost,
         }
+    }
+
+    /// Who votes on the next round.
+    #[must_use]
+    pub fn next_voters(&self) -> Voters {
+        let voting = self.next.iter().filter(|start| !self.waiting.contains(&start.node));
+        let voter = |start: &Start| Voter { node: start.node, incarnation: start.incarnation };
+        Voters::new(voting.chain(&self.retained).map(voter).collect(), self.leader)
     }
 }

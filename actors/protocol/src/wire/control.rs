@@ -2,8 +2,9 @@
 
 use super::{CONTROL_FRAME_BYTES_MAX, DecodeError, EncodeError, PREFACE_BYTES_MAX, bounded};
 use crate::algorithm::WireType;
-use crate::coordinator::{Outcome, Proposal, Terms};
-use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
+use crate::coordinator::{Draft, Outcome, RoundSpec, Voter};
+use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
+use crate::machine::Place;
 use crate::membership::settings::SETTINGS_BYTES_MAX;
 use crate::model::ModelSize;
 use crate::sampler::Progress;
@@ -41,12 +42,22 @@ pub struct Header {
     pub epoch: Epoch,
     /// The round this belongs to.
     pub round: Round,
-    /// The ballot this belongs to.
-    pub ballot: Ballot,
+    /// The term this belongs to.
+    pub term: Term,
+    /// The attempt of this term.
+    pub attempt: u32,
     /// The sender.
     pub sender: NodeId,
     /// Which start of the sender.
     pub incarnation: Incarnation,
+}
+
+impl Header {
+    /// The place in history that the frame or stream belongs to.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        Place { lineage: self.lineage, epoch: self.epoch, round: self.round, term: self.term, attempt: self.attempt }
+    }
 }
 
 /// A control frame.
@@ -84,35 +95,60 @@ pub enum Message {
     },
     /// To the leader: the sender froze its contribution to the header's round.
     Contribute(Contributed),
-    /// Phase 1a: asks for a promise for the header's ballot.
+    /// A leader asks a voter for a promise for the header's term.
     Prepare,
-    /// Phase 1b: promises, and tells what was accepted before and whether the sender has contributed.
+    /// A voter promises, and tells what it accepted before and whether it has contributed.
     Promise {
-        /// What the sender accepted last, with its ballot.
-        accepted: Option<(Ballot, Proposal)>,
-        /// Nothing was chosen below this ballot, as the sender knows.
-        refuted: Ballot,
-        /// Whether it holds the data of what it accepted.
-        holds: bool,
+        /// What the sender accepted last, with its term.
+        accepted: Option<(Term, Outcome)>,
+        /// The highest term that the sender knows to have been open.
+        floor: Term,
         /// The sender's contribution to this round, if its training threads made one.
         contributed: Option<Contributed>,
     },
-    /// Phase 2a: the outcome proposed under the header's ballot.
-    Propose(Proposal),
-    /// The same, to a node that is no member yet, with the view of the round.
+    /// A leader tells a voter that its term is open: nothing of a lower term was chosen, and nothing can be.
+    Open,
+    /// A voter acknowledges that the header's term is open.
+    Opened,
+    /// A quorum of the voters acknowledged that the header's term is open: the data of attempts of lower terms may go.
+    Closed,
+    /// A leader begins an attempt: its data moves from now on.
+    Attempt(Draft),
+    /// The same, to a node that is no member yet, with the entry that the round follows.
     Admit {
-        /// The proposal.
-        proposal: Proposal,
-        /// The view of the round: who holds what.
-        view: View,
+        /// The entry before.
+        parent: Outcome,
+        /// The attempt, as a change of it.
+        draft: Draft,
     },
-    /// Phase 2b: the sender holds all that the outcome needs of it and accepts it.
-    Prepared,
-    /// The outcome is decided.
-    Decide(Outcome),
-    /// The header of a frame was older than the sender's state.
-    Stale,
-    /// A stream of the header's ballot to or from this node broke, or cannot come; asks the leader for another attempt.
+    /// The sender holds all that it must hold for the header's attempt.
+    Ready,
+    /// A leader asks a voter to accept an entry; `None`: that of the header's attempt, which the voter holds.
+    Accept(Option<Outcome>),
+    /// A voter accepted the entry that it was asked for under the header's term.
+    Accepted,
+    /// A voter promised the header's term, which is higher than the one that it was asked for.
+    Overtaken,
+    /// The round is decided.
+    Decide {
+        /// What was decided; `None`: what the receiver accepted under the header's term, or holds of its attempt.
+        entry: Option<Outcome>,
+        /// The sender leaves with this entry and waits until it is known.
+        leaves: bool,
+    },
+    /// Asks for the entry of the header's round.
+    Learn,
+    /// The receiver, which leaves, may go: the sender knows the entry of the header's round.
+    Learned,
+    /// Survivors go on without a quorum: from this round on, these vote, in a history of their own.
+    Fork {
+        /// The new history.
+        lineage: Lineage,
+        /// Its voters.
+        #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
+        voters: Vec<Voter>,
+    },
+    /// A stream of the header's attempt to or from this node broke, or cannot come; asks the leader for another attempt.
     Broken(NodeId),
     /// The round cannot go on: its reason, for every member's error.
     Abandon(RefusalReason),
@@ -165,7 +201,7 @@ pub struct Standing {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Contributed {
     /// What it expects the round to be.
-    pub terms: Terms,
+    pub spec: RoundSpec,
     /// Which samples were left when the round began, if its training follows an elastic sampler.
     pub samples: Option<Progress>,
     /// How fast its messages reached others, if the gossip graph follows that.
@@ -257,7 +293,7 @@ impl std::fmt::Display for JoinRefusal {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Contribution {
     /// What the contributor expects the round to be.
-    pub terms: Terms,
+    pub spec: RoundSpec,
     /// Its push-sum weight `w`.
     pub weight: f64,
     /// How its parameters travel.
@@ -268,17 +304,17 @@ pub struct Contribution {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RefusalReason {
     /// Two contributors disagree on what the round is.
-    TermsDiffer {
+    SpecsDiffer {
         /// One node.
         one: NodeId,
         /// What it expects, for a person.
-        #[serde(serialize_with = "bounded::cut::<_, TERMS_BYTES_MAX>", deserialize_with = "bounded::text::<_, TERMS_BYTES_MAX>")]
-        one_terms: String,
+        #[serde(serialize_with = "bounded::cut::<_, SPEC_BYTES_MAX>", deserialize_with = "bounded::text::<_, SPEC_BYTES_MAX>")]
+        one_spec: String,
         /// The other node.
         other: NodeId,
         /// What the other expects, for a person.
-        #[serde(serialize_with = "bounded::cut::<_, TERMS_BYTES_MAX>", deserialize_with = "bounded::text::<_, TERMS_BYTES_MAX>")]
-        other_terms: String,
+        #[serde(serialize_with = "bounded::cut::<_, SPEC_BYTES_MAX>", deserialize_with = "bounded::text::<_, SPEC_BYTES_MAX>")]
+        other_spec: String,
     },
     /// All holders of some shards were lost, and `on_momentum_loss` is `stop`.
     MomentumLost {
@@ -287,9 +323,9 @@ pub enum RefusalReason {
     },
 }
 
-/// Most bytes of a peer's explanation of its terms: it goes into errors and logs. Longer ones are cut by their sender.
-pub const TERMS_BYTES_MAX: usize = 200;
-/// Most bytes of the differences that a refusal names; cut like [`TERMS_BYTES_MAX`].
+/// Most bytes of a peer's description of its round: it goes into errors and logs. Longer ones are cut by their sender.
+pub const SPEC_BYTES_MAX: usize = 200;
+/// Most bytes of the differences that a refusal names; cut like [`SPEC_BYTES_MAX`].
 pub const DIFFERENCES_BYTES_MAX: usize = 4096;
 
 impl Message {

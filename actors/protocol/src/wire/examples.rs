@@ -4,8 +4,8 @@
 use super::datagram::tests::{messages as swim_messages, packet};
 use super::*;
 use crate::algorithm::WireType;
-use crate::coordinator::{Origin, Outcome, Proposal, RoundKind, Terms};
-use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
+use crate::coordinator::{Origin, Outcome, Proposal, RoundKind, RoundSpec};
+use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term};
 use crate::model::ModelSize;
 use crate::sampler::{DecidedRound, Progress, Settings};
 use crate::topology::Rate;
@@ -52,7 +52,7 @@ pub(super) fn header() -> Header {
         lineage: Lineage(0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20),
         epoch: Epoch(3),
         round: Round(42),
-        ballot: Ballot { counter: 1, node: NodeId(5) },
+        term: Term { counter: 1, node: NodeId(5) },
         sender: NodeId(9),
         incarnation: Incarnation(0xabcd),
     }
@@ -67,8 +67,8 @@ pub(super) fn view() -> View {
     first.succeeded_by(Epoch(3), vec![member(5, 1, v4, 8), member(9, 0xabcd, v6, 1)]).unwrap()
 }
 
-pub(super) fn terms(kind: RoundKind) -> Terms {
-    Terms { kind, step: Step(48), gamma: 0.1, elements: 25_000_000 }
+pub(super) fn spec(kind: RoundKind) -> RoundSpec {
+    RoundSpec { kind, step: Step(48), gamma: 0.1, elements: 25_000_000 }
 }
 
 /// Two steps of which only node 9's batches are used up.
@@ -81,7 +81,7 @@ pub(super) fn outcome(kind: RoundKind) -> Outcome {
     let (lineage, contributors) = (header().lineage, vec![NodeId(5), NodeId(9)]);
     let (absent, samples, order) = (vec![ShardId(3), ShardId(511)], Some(progress()), vec![NodeId(9), NodeId(5)]);
     let origin = Origin { run: 2, rounds: 40, momentum_lost: 1 };
-    Outcome { lineage, round: Round(42), terms: terms(kind), contributors, view: view(), absent, momentum_lost: 6, samples, order, origin }
+    Outcome { lineage, round: Round(42), spec: spec(kind), contributors, view: view(), absent, momentum_lost: 6, samples, order, origin }
 }
 
 /// Of two resumptions, after 40 rounds and a lost shard.
@@ -105,7 +105,7 @@ pub(super) fn standing() -> Standing {
 }
 
 pub(super) fn contributed() -> Contributed {
-    Contributed { terms: terms(RoundKind::Slow), samples: Some(progress()), rates: vec![rate(5, 1000), rate(9, 2)] }
+    Contributed { spec: spec(RoundKind::Slow), samples: Some(progress()), rates: vec![rate(5, 1000), rate(9, 2)] }
 }
 
 fn rate(to: u64, kilobytes: u32) -> Rate {
@@ -151,7 +151,7 @@ fn refusals() -> Vec<(Message, String)> {
 }
 
 fn abandons() -> Vec<(Message, String)> {
-    let differ = RefusalReason::TermsDiffer { one: NodeId(5), one_terms: "a".to_owned(), other: NodeId(9), other_terms: "bé".to_owned() };
+    let differ = RefusalReason::SpecsDiffer { one: NodeId(5), one_spec: "a".to_owned(), other: NodeId(9), other_spec: "bé".to_owned() };
     let reasons = [
         (differ, "0000000005000000000000000100000000000000610900000000000000030000000000000062c3a9"),
         (RefusalReason::MomentumLost { shards: 7 }, "0100000007000000"),
@@ -160,14 +160,14 @@ fn abandons() -> Vec<(Message, String)> {
 }
 
 fn votes() -> Vec<(Message, String)> {
-    let accepted = Some((header().ballot, proposal(RoundKind::Average)));
+    let accepted = Some((header().term, proposal(RoundKind::Average)));
     let promise =
-        Message::Promise { accepted, refuted: Ballot { counter: 2, node: NodeId(9) }, holds: true, contributed: Some(contributed()) };
+        Message::Promise { accepted, refuted: Term { counter: 2, node: NodeId(9) }, holds: true, contributed: Some(contributed()) };
     let admit = Message::Admit { proposal: proposal(RoundKind::Slow), view: view() };
     vec![
         (Message::Prepare, "06000000".to_owned()),
         (
-            Message::Promise { accepted: None, refuted: Ballot::default(), holds: false, contributed: None },
+            Message::Promise { accepted: None, refuted: Term::default(), holds: false, contributed: None },
             format!("07000000{}", "00".repeat(19)),
         ),
         (
@@ -209,7 +209,7 @@ pub(super) fn messages() -> Vec<(Message, String)> {
 
 /// One example of every stream header, with the golden bytes behind the header.
 pub(super) fn contents() -> Vec<(Bulk, String)> {
-    let contribution = |wire| Bulk::Contribution(Contribution { terms: terms(RoundKind::Gradients), weight: 0.75, wire });
+    let contribution = |wire| Bulk::Contribution(Contribution { spec: spec(RoundKind::Gradients), weight: 0.75, wire });
     let contributed = |wire: &str| format!("00000000{GRADIENTS}{TERMS}000000000000e83f{wire}");
     vec![
         (contribution(WireType::Float32), contributed("00000000")),

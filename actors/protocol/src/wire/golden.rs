@@ -81,7 +81,7 @@ fn every_reason_has_an_example() {
         JoinRefusal::NoParameters => 5,
     };
     let abandoned = |reason: &RefusalReason| match reason {
-        RefusalReason::TermsDiffer { .. } => 10,
+        RefusalReason::SpecsDiffer { .. } => 10,
         RefusalReason::MomentumLost { .. } => 11,
     };
     let numbers = messages().into_iter().filter_map(|(message, _)| match message {

@@ -22,8 +22,8 @@ pub use brief::{
 };
 pub use bulk::{Bulk, BulkHeader};
 pub use control::{
-    Contributed, Contribution, DIFFERENCES_BYTES_MAX, Frame, Header, Hello, JoinRefusal, Message, Preface, RefusalReason, Standing,
-    TERMS_BYTES_MAX,
+    Contributed, Contribution, DIFFERENCES_BYTES_MAX, Frame, Header, Hello, JoinRefusal, Message, Preface, RefusalReason, SPEC_BYTES_MAX,
+    Standing,
 };
 pub use datagram::{Content, Datagram, LIFE_UPDATES_MAX, Life, LifeState, LifeUpdate, SwimMessage, SwimPacket};
 

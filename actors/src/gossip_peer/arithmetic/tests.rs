@@ -5,7 +5,7 @@ use super::*;
 use proptest::prelude::*;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::gossip_peer::Purpose;
-use slowmo_protocol::ident::{Ballot, Epoch, Lineage, NodeId, Round, Step};
+use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step, Term};
 use slowmo_protocol::machine::Place;
 use slowmo_protocol::push_sum::{WEIGHT_MIN, split};
 
@@ -97,7 +97,7 @@ impl Sum {
 
 /// What a node of this weight sends to so many peers.
 fn plan(weight: f64, out: usize) -> Option<Plan> {
-    let place = Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(1), ballot: Ballot::default() };
+    let place = Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(1), term: Term::default() };
     let out: Vec<NodeId> = (0..out as u64).map(NodeId).collect();
     let split = split(weight, out.len());
     (!out.is_empty() && weight >= WEIGHT_MIN).then_some(Plan { step: Step(0), place, out, split })

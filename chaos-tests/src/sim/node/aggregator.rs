@@ -5,7 +5,7 @@ use crate::sim::mail::{
     Wish,
 };
 use slowmo_protocol::aggregator::{Aggregator, Effect, In, Task, Values as Source};
-use slowmo_protocol::coordinator::{Outcome, Terms};
+use slowmo_protocol::coordinator::{Outcome, RoundSpec};
 use slowmo_protocol::ident::Round;
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::membership;
@@ -61,7 +61,7 @@ impl AggregatorPart {
             }
             ToAggregator::Decided(decided) => {
                 let RoundDecided { outcome, members, values, mut donated, drained } = *decided;
-                if outcome.terms.carries_parameters() {
+                if outcome.spec.carries_parameters() {
                     let before = std::mem::take(&mut self.untaken);
                     donated = donated.or_else(|| before.into_values().find_map(|(_, donated, _)| donated));
                 }
@@ -97,7 +97,7 @@ impl AggregatorPart {
 
     fn act(&mut self, effect: Effect, wishes: &mut Vec<Wish>) {
         match effect {
-            Effect::Round { round, terms, weight } => self.contribute(round, terms, weight, wishes),
+            Effect::Round { round, spec, weight } => self.contribute(round, spec, weight, wishes),
             Effect::Gossip { step, round } => {
                 let frozen = self.frozen.take();
                 wishes.push(Wish::Tell(Mail::Gossip(ToGossip::Gossip(step, round, frozen))));
@@ -121,13 +121,13 @@ impl AggregatorPart {
         }
     }
 
-    fn contribute(&mut self, round: Round, terms: Terms, weight: f64, wishes: &mut Vec<Wish>) {
+    fn contribute(&mut self, round: Round, spec: RoundSpec, weight: f64, wishes: &mut Vec<Wish>) {
         let (Some(values), Some(asked)) = (self.frozen.take(), &mut self.asked) else { return };
         if asked.request.task == Task::Found {
             wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(membership::In::Synchronize(asked.model)))));
         }
         let (buffers, samples, used) = (asked.buffers.clone(), asked.samples.take(), std::mem::take(&mut asked.used));
-        let contribution = Contribution { round, terms, weight, values, buffers, samples, used };
+        let contribution = Contribution { round, spec, weight, values, buffers, samples, used };
         wishes.push(Wish::Tell(Mail::Rounds(ToRounds::Contribute(Box::new(contribution)))));
     }
 
@@ -149,7 +149,7 @@ impl AggregatorPart {
             Source::Gossiped => self.gossiped.take().map_or((None, None), |(values, stays)| (Some(values), stays)),
             Source::Own | Source::Stepped => (None, None),
         };
-        let parameters = outcome.as_ref().filter(|outcome| outcome.terms.carries_parameters());
+        let parameters = outcome.as_ref().filter(|outcome| outcome.spec.carries_parameters());
         if let (Some(outcome), Some(values), true) = (parameters, &values, self.gossips) {
             wishes.push(Wish::Tell(Mail::Gossip(ToGossip::Decided(outcome.round.next(), values.clone()))));
         }

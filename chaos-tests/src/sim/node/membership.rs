@@ -120,7 +120,9 @@ impl MembershipPart {
             match effect {
                 liveness::Effect::Datagram { to, bytes } => wishes.push(Wish::Datagram(to, bytes)),
                 liveness::Effect::Knock(node) => wishes.push(Wish::Knock(node)),
-                liveness::Effect::Down(node, incarnation, _) => self.machine.handle(In::Down(node, incarnation), now, out),
+                liveness::Effect::Down(node, incarnation, cause) => {
+                    self.machine.handle(In::Down { node, incarnation, ended: cause.has_ended() }, now, out);
+                }
                 liveness::Effect::Up(node, _) => self.machine.handle(In::Up(node), now, out),
             }
         }
@@ -150,8 +152,8 @@ impl MembershipPart {
                 wishes.push(Wish::Tell(Mail::Rounds(ToRounds::FoundingFailed)));
                 wishes.push(Wish::Tell(Mail::Aggregator(ToAggregator::Failed(Failure::Founding(error)))));
             }
-            Effect::Lost(node, incarnation) => {
-                rounds(coordinator::In::Lost(node, incarnation));
+            Effect::Lost { node, incarnation, ended } => {
+                rounds(coordinator::In::Lost { node, incarnation, ended });
                 wishes.push(Wish::Tell(Mail::Gossip(ToGossip::In(gossip_peer::In::MemberLost(node)))));
             }
             Effect::Back(node) => {

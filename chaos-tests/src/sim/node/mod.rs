@@ -20,7 +20,7 @@ use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::gossip_peer::{self, Waits};
 use slowmo_protocol::ident::{ClusterId, NodeId};
 use slowmo_protocol::machine::Identity;
-use slowmo_protocol::policy::{OnMomentumLoss, Quorum};
+use slowmo_protocol::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::topology::Rate;
 use slowmo_protocol::trace::Start;
@@ -140,6 +140,8 @@ fn rounds_settings(identity: Identity, config: &Config) -> coordinator::Settings
         copies_buffers: (config.buffers > 0).then_some(config.algorithm.buffers),
         orders_by_rate: config.algorithm.orders_by_rate(),
         quorum: config.quorum,
+        on_quorum_loss: OnQuorumLoss::Wait,
+        fork_after: Span::from_millis(4_000),
         on_momentum_loss: OnMomentumLoss::Reset,
         grace: Span(config.waits.grace.0.min(config.waits.round.0 / 2)),
         round_timeout: config.waits.round,

@@ -120,7 +120,7 @@ impl Moving {
     /// What a contributor sends an owner.
     pub fn contribution(plan: &Plan, owner: NodeId, own: &Contribution) -> Content {
         let part = plan.owned_by(owner).into_iter().map(|shard| (shard, own.values[plan.layout.range(shard)].to_vec()));
-        Content::Contribution(own.weight, own.terms, part.collect())
+        Content::Contribution(own.weight, own.spec, part.collect())
     }
 
     /// Averages the own shards once every contribution is there and it is known which shards nobody had; whether it did so now.
@@ -133,12 +133,12 @@ impl Moving {
             let Some(pieces) = pieces else { return false };
             let mut values = average(&pieces);
             let mut momentum = None;
-            if plan.terms.kind == RoundKind::Slow {
+            if plan.spec.kind == RoundKind::Slow {
                 let state = if publication.lost.contains(&shard) { None } else { shards.0.get(&shard) };
                 let mut next = vec![0.0; values.len()];
                 if let Some(state) = state {
                     for (index, value) in values.iter_mut().enumerate() {
-                        let gamma = f64::from(plan.terms.gamma);
+                        let gamma = f64::from(plan.spec.gamma);
                         (*value, next[index]) = slow_step(*value, state.anchor[index], state.momentum[index], gamma);
                     }
                 }
@@ -205,7 +205,7 @@ impl Moving {
             let state = self.states.get(shard).or_else(kept).cloned();
             let founded = || {
                 let anchor = values.get(range.clone())?.to_vec();
-                (outcome.terms.kind == RoundKind::Found).then(|| State { momentum: vec![0.0; anchor.len()], anchor })
+                (outcome.spec.kind == RoundKind::Found).then(|| State { momentum: vec![0.0; anchor.len()], anchor })
             };
             // What is missing here is found by the invariant that compares holders with what was decided.
             if let Some(state) = state.or_else(founded) {
@@ -223,7 +223,7 @@ fn piece<'a>(parked: &'a Parked, own: Option<&'a Contribution>, plan: &Plan, nod
         return own.map(|own| (own.weight, &own.values[plan.layout.range(shard)]));
     }
     match parked.0.get(&(plan.attempt, 0, node))? {
-        Content::Contribution(weight, terms, pieces) if *terms == plan.terms => Some((*weight, pieces.get(&shard)?.as_slice())),
+        Content::Contribution(weight, spec, pieces) if *spec == plan.spec => Some((*weight, pieces.get(&shard)?.as_slice())),
         _ => None,
     }
 }

@@ -5,7 +5,7 @@ use super::movement::{Applied, Moving, Parked, Shards};
 use crate::sim::mail::{
     Contribution, Failure, Mail, Movement, RoundDecided, Stream, ToAggregator, ToGossip, ToMembership, ToRounds, Values, Wish,
 };
-use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings};
+use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings, Votes};
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round};
 use slowmo_protocol::machine::{Identity, Machine, Outbox};
 use slowmo_protocol::membership;
@@ -23,7 +23,8 @@ pub struct RoundsPart {
     start: Start,
     shards: Shards,
     parked: Parked,
-    moving: Option<Moving>,
+    /// The attempts whose data moves or is kept, the newest last.
+    moving: Vec<Moving>,
     contributed: Option<Contribution>,
     epoch: Epoch,
     order: Vec<NodeId>,
@@ -49,7 +50,7 @@ impl RoundsPart {
             start,
             shards: Shards::default(),
             parked: Parked::default(),
-            moving: None,
+            moving: Vec::new(),
             contributed: None,
             epoch: Epoch(0),
             order: Vec::new(),
@@ -74,7 +75,7 @@ impl RoundsPart {
 
     /// What it is doing, in a word.
     pub fn phase(&self) -> &'static str {
-        match &self.moving {
+        match self.moving.last() {
             _ if self.machine.view().is_none() => "outside",
             Some(moving) if moving.publication.is_some() => "publish",
             Some(_) => "reduce",
@@ -124,18 +125,17 @@ impl RoundsPart {
     }
 
     fn is_moving(&self, attempt: Attempt) -> bool {
-        self.moving.as_ref().is_some_and(|moving| moving.plan.attempt == attempt)
+        self.moving.last().is_some_and(|moving| moving.plan.attempt == attempt)
     }
 
     fn contribute(&mut self, contribution: Contribution, now: Instant, wishes: &mut Vec<Wish>, out: &mut Outbox<Effect>) {
-        let Contribution { round, terms, ref samples, ref buffers, .. } = contribution;
+        let Contribution { round, spec, ref samples, ref buffers, .. } = contribution;
         let (samples, buffers) = (samples.clone(), if self.copies_buffers { buffers.len() as u64 } else { 0 });
         let values = contribution.values.to_vec();
         let after = self.after;
-        let place = self.machine.place();
         wishes.push(Wish::Record(Event::Contributed {
             start: self.start,
-            lineage: place.lineage,
+            lineage: self.machine.began_in(),
             round,
             after,
             weight: contribution.weight,
@@ -143,7 +143,7 @@ impl RoundsPart {
             samples: contribution.used.clone(),
         }));
         self.contributed = Some(contribution);
-        self.machine.handle(In::Contribute { round, terms, samples, rates: self.rates.clone(), buffers }, now, out);
+        self.machine.handle(In::Contribute { round, spec, samples, rates: self.rates.clone(), buffers }, now, out);
     }
 
     fn act(&mut self, effect: Effect, wishes: &mut Vec<Wish>) {
@@ -151,14 +151,16 @@ impl RoundsPart {
             Effect::Send { to, frame } => wishes.push(Wish::Frame(to, frame)),
             Effect::Open(plan) => self.open(plan, wishes),
             Effect::Publish(publication) => self.publish(publication, wishes),
-            Effect::Discard(_) => self.moving = None,
-            Effect::Apply { attempt, outcome, members, drained } => self.apply(attempt, outcome, members, drained, wishes),
+            Effect::Discard(attempt) => self.moving.retain(|moving| moving.plan.attempt != attempt),
+            Effect::Apply { attempt, outcome, members, began_in, votes, drained } => {
+                let decision = Decision { began_in, votes, members, drained };
+                self.apply(attempt, outcome, decision, wishes);
+            }
             Effect::Fail(error) => {
                 self.contributed = None;
                 wishes.push(Wish::Tell(Mail::Aggregator(ToAggregator::Failed(Failure::Round(error)))));
             }
             Effect::Stranded => {
-                self.moving = None;
                 self.shards = Shards::default();
                 wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(membership::In::Stranded))));
             }
@@ -183,7 +185,7 @@ impl RoundsPart {
                 wishes.push(Wish::Stream(owner, Box::new(stream)));
             }
         }
-        self.moving = Some(Moving::new(plan));
+        self.moving.push(Moving::new(plan));
     }
 
     fn header(&self, plan: &Plan) -> slowmo_protocol::wire::Header {
@@ -191,20 +193,20 @@ impl RoundsPart {
     }
 
     fn publish(&mut self, publication: Arc<Publication>, wishes: &mut Vec<Wish>) {
-        let Some(plan) = self.moving.as_ref().map(|moving| Arc::clone(&moving.plan)) else { return };
+        let Some(plan) = self.moving.last().map(|moving| Arc::clone(&moving.plan)) else { return };
         let header = self.header(&plan);
         let buffers = self.contributed.as_ref().map(|own| own.buffers.clone());
         for (to, content) in self.shards.moved(&publication, self.start.node, buffers.as_ref()) {
             wishes.push(Wish::Stream(to, Box::new(Stream { header, content })));
         }
-        if let Some(moving) = &mut self.moving {
+        if let Some(moving) = self.moving.last_mut() {
             moving.publication = Some(publication);
         }
     }
 
     /// Averages, publishes and takes in what has arrived.
     fn progress(&mut self, wishes: &mut Vec<Wish>) {
-        let Some(moving) = &mut self.moving else { return };
+        let Some(moving) = self.moving.last_mut() else { return };
         let (attempt, header) = (moving.plan.attempt, moving.plan.place);
         let header = identity(self.start).header(header);
         if moving.reduce(&self.parked, self.contributed.as_ref(), &self.shards) {
@@ -218,17 +220,18 @@ impl RoundsPart {
         }
     }
 
-    fn apply(&mut self, attempt: Attempt, outcome: Outcome, members: Arc<[Member]>, drained: bool, wishes: &mut Vec<Wish>) {
-        let Some(moving) = self.moving.take().filter(|moving| moving.plan.attempt == attempt) else { return };
-        let began_in = moving.plan.place.lineage;
+    fn apply(&mut self, attempt: Attempt, outcome: Outcome, decision: Decision, wishes: &mut Vec<Wish>) {
+        let decided = std::mem::take(&mut self.moving).into_iter().find(|moving| moving.plan.attempt == attempt);
+        let Some(moving) = decided else { return };
         let participants = moving.plan.participants.clone();
         self.contributed = None;
         let Applied { values, donated } = moving.finish(&outcome, &mut self.shards, self.start.node);
         self.applied += 1;
-        self.record(&outcome, began_in, &members, (participants, drained), &values, wishes);
+        self.record(&outcome, &decision, participants, &values, wishes);
+        let Decision { members, drained, .. } = decision;
         let next = outcome.round.next();
         let another = outcome.view.epoch() != self.epoch || outcome.order != self.order;
-        if another || outcome.terms.kind == RoundKind::Found {
+        if another || outcome.spec.kind == RoundKind::Found {
             (self.epoch, self.order) = (outcome.view.epoch(), outcome.order.clone());
             let order = outcome.order.clone();
             wishes.push(Wish::Tell(Mail::Gossip(ToGossip::View(outcome.view.clone(), outcome.lineage, next, order))));
@@ -245,26 +248,27 @@ impl RoundsPart {
         wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(membership::In::Decided { view, lineage, round }))));
     }
 
-    fn record(
-        &self,
-        outcome: &Outcome,
-        began_in: Lineage,
-        members: &[Member],
-        (participants, drained): (Vec<NodeId>, bool),
-        values: &Values,
-        wishes: &mut Vec<Wish>,
-    ) {
-        let members = members.iter().map(|member| Start { node: member.id, incarnation: member.incarnation }).collect();
-        let decided = Decided::new(outcome, began_in, members, participants);
+    fn record(&self, outcome: &Outcome, decision: &Decision, participants: Vec<NodeId>, values: &Values, wishes: &mut Vec<Wish>) {
+        let members = decision.members.iter().map(|member| Start { node: member.id, incarnation: member.incarnation }).collect();
+        let decided = Decided::new(outcome, decision.began_in, members, participants);
         wishes.push(Wish::Record(Event::Applied {
             start: self.start,
             decided: Box::new(decided),
             digest: slowmo_protocol::trace::digest_values(values),
             values: values.to_vec(),
             holds: self.shards.held(),
-            drained,
+            drained: decision.drained,
+            votes: decision.votes.as_ref().map(slowmo_protocol::trace::Votes::from),
         }));
     }
+}
+
+/// How an outcome was decided.
+struct Decision {
+    began_in: Lineage,
+    votes: Option<Votes>,
+    members: Arc<[Member]>,
+    drained: bool,
 }
 
 fn identity(start: Start) -> Identity {

@@ -202,7 +202,7 @@ impl TrainingPart {
                 None => self.model = values.iter().take(self.model.len()).map(|value| value / exchanged.weight).collect(),
             }
         }
-        let kind = exchanged.decided.as_ref().map(|(outcome, _)| outcome.terms.kind);
+        let kind = exchanged.decided.as_ref().map(|(outcome, _)| outcome.spec.kind);
         self.take_buffers(exchanged.donated.as_ref(), kind);
         if exchanged.drained {
             return self.leave(wishes);
@@ -234,12 +234,12 @@ impl TrainingPart {
 
     /// Hands a decided round to the sampler.
     fn follow(&mut self, outcome: &Outcome, members: &Arc<[Member]>) {
-        if outcome.terms.carries_parameters() {
+        if outcome.spec.carries_parameters() {
             self.after = Some(slowmo_protocol::trace::Place { lineage: outcome.lineage, round: outcome.round });
         }
         if let Some(progress) = &self.progress {
             let start = outcome.samples.as_ref().unwrap_or(progress);
-            let round = DecidedRound { until: samples_until(&outcome.terms), contributors: &outcome.contributors, members };
+            let round = DecidedRound { until: samples_until(&outcome.spec), contributors: &outcome.contributors, members };
             self.progress = Some(start.after(&round));
             self.used.clear();
         }

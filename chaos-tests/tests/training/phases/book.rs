@@ -122,7 +122,7 @@ impl Book {
         for (node, round, Inspection { states, .. }) in &self.states {
             for (range, anchor, momentum) in states {
                 let what = format!("of {range:?} at node {node} after round {round}");
-                let renewed = self.outcomes[round].terms.kind != RoundKind::Average;
+                let renewed = self.outcomes[round].spec.kind != RoundKind::Average;
                 let parameters = parameters_after.get(round).filter(|_| renewed);
                 assert!(parameters.is_none_or(|parameters| bits(anchor) == bits(&parameters[range.clone()])), "anchor {what}");
                 let same = states_after.entry((*round, range.start)).or_insert((anchor, momentum));
@@ -158,7 +158,7 @@ impl Book {
         let mut decided = BTreeMap::new();
         for (round, outcome) in &self.outcomes {
             let before = round.checked_sub(1).map(|before| self.outcomes.get(&before).expect("every round is recorded"));
-            let step = outcome.terms.step.0;
+            let step = outcome.spec.step.0;
             assert_eq!(*round, if before.is_none() { 0 } else { step + 1 }, "one round a step");
             if let Some(before) = before {
                 let replica = |node: &slowmo_protocol::ident::NodeId| {
@@ -171,7 +171,7 @@ impl Book {
                 let newly = lost.iter().filter(|shard| !before.absent.contains(shard)).count() as u64;
                 assert_eq!(outcome.momentum_lost, before.momentum_lost + newly, "shards lost in round {round}");
                 if (step + 1) % TAU == 0 {
-                    assert_eq!((outcome.terms.kind, outcome.absent.len()), (RoundKind::Slow, 0));
+                    assert_eq!((outcome.spec.kind, outcome.absent.len()), (RoundKind::Slow, 0));
                     slow_step(&mut x, &mut anchor, &mut momentum, &lost);
                 } else {
                     assert_eq!(outcome.absent, lost, "whose state nobody holds after round {round}");

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use slowmo_actors::buffers::{Assembled, Pool};
 use slowmo_actors::ports::store::{Snapshot, Store};
 use slowmo_actors::status::StatusBoard;
-use slowmo_protocol::coordinator::{Origin, Outcome, RoundKind, Terms};
+use slowmo_protocol::coordinator::{Origin, Outcome, RoundKind, RoundSpec};
 use slowmo_protocol::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
 use slowmo_protocol::shards::Layout;
 use slowmo_protocol::trace::Start;
@@ -70,7 +70,7 @@ fn snapshot(node: u64, step: u64) -> Snapshot {
     let outcome = Outcome {
         lineage: Lineage(0xabc),
         round: Round(7),
-        terms: Terms { kind: RoundKind::Slow, step: Step(step - 1), gamma: 0.1, elements: ELEMENTS as u64 },
+        spec: RoundSpec { kind: RoundKind::Slow, step: Step(step - 1), gamma: 0.1, elements: ELEMENTS as u64 },
         contributors: vec![NodeId(1), NodeId(2)],
         view: View::new(Epoch(1), vec![member(1), member(2)]).unwrap(),
         absent: vec![],

@@ -191,7 +191,7 @@ mod tests {
     use crate::transport::faulty::wrap;
     use crate::transport::memory::MemoryHub;
     use slowmo_actors::ports::transport::TransportEvent;
-    use slowmo_protocol::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, Round};
+    use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, Round, Term};
     use slowmo_protocol::wire::{Header, Message};
     use std::net::SocketAddr;
     use std::time::Duration;
@@ -200,8 +200,8 @@ mod tests {
     const SILENCE: Duration = Duration::from_millis(50);
 
     fn frame(round: u64) -> Bytes {
-        let (cluster, lineage, epoch, ballot) = (ClusterId(0), Lineage(1), Epoch(1), Ballot::default());
-        let header = Header { cluster, lineage, epoch, round: Round(round), ballot, sender: NodeId(1), incarnation: Incarnation(1) };
+        let (cluster, lineage, epoch, term) = (ClusterId(0), Lineage(1), Epoch(1), Term::default());
+        let header = Header { cluster, lineage, epoch, round: Round(round), term, sender: NodeId(1), incarnation: Incarnation(1) };
         Frame::V1 { header, message: Box::new(Message::Prepare) }.encode().unwrap().into()
     }
 

@@ -34,7 +34,7 @@ impl Sizes {
 impl Session {
     /// The base optimizer's buffers of a node that founds or joins.
     pub(super) fn begin_optimizer(&self, exchanged: &Exchanged, sizes: Sizes, buffers: &mut Buffers<'_>) -> Result<(), TensorError> {
-        let joins = exchanged.outcome.as_ref().is_some_and(|outcome| outcome.terms.kind != RoundKind::Found);
+        let joins = exchanged.outcome.as_ref().is_some_and(|outcome| outcome.spec.kind != RoundKind::Found);
         match &exchanged.donated {
             Some(donated) => self.device().write_back(donated, 0, 1.0, buffers.optimizer)?,
             None if joins => zero(buffers.optimizer)?,

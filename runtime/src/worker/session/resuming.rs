@@ -10,7 +10,7 @@ use slowmo_actors::ports::device::{TensorError, Tensors};
 use slowmo_actors::ports::store::{Restored, Store};
 use slowmo_actors::worker::Exchanged;
 use slowmo_protocol::checkpoint::is_due;
-use slowmo_protocol::coordinator::{RoundKind, Terms};
+use slowmo_protocol::coordinator::{RoundKind, RoundSpec};
 use slowmo_protocol::ident::Step;
 use slowmo_protocol::schedule::{Due, Exchange};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl Session {
 
     /// After a founding that went on from a checkpoint, the base optimizer's buffers that a node of this rank had.
     pub(super) fn restore_optimizer(&self, exchanged: &Exchanged, buffers: &mut Buffers<'_>) -> Result<(), SynchronizeError> {
-        let founded = exchanged.outcome.as_ref().is_some_and(|outcome| outcome.terms.kind == RoundKind::Found);
+        let founded = exchanged.outcome.as_ref().is_some_and(|outcome| outcome.spec.kind == RoundKind::Found);
         let Some(resumed) = self.node.checkpoints().resumed().filter(|_| founded) else { return Ok(()) };
         let unread = |error: crate::checkpoints::CheckpointError| SynchronizeError::Checkpoint(error.to_string());
         let Some(kept) = resumed.checkpoint().optimizer(self.rank(exchanged)).map_err(unread)? else { return Ok(()) };
@@ -78,8 +78,8 @@ impl Session {
     pub(super) fn is_kept(&self, due: Due) -> bool {
         let settings = self.node.settings();
         let kind = if due.exchange == Exchange::SlowRound { RoundKind::Slow } else { RoundKind::Average };
-        let terms = Terms { kind, step: self.step, gamma: 0.0, elements: 0 };
-        self.node.checkpoints().writes() && is_due(&settings.algorithm, settings.checkpoint_every, &terms)
+        let spec = RoundSpec { kind, step: self.step, gamma: 0.0, elements: 0 };
+        self.node.checkpoints().writes() && is_due(&settings.algorithm, settings.checkpoint_every, &spec)
     }
 
     /// A word of the training code's own for later checkpoints.

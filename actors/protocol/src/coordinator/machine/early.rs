@@ -48,14 +48,14 @@ impl Early {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::ident::{Ballot, ClusterId, Epoch, Incarnation, Lineage, Round};
+    use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, Round, Term};
     use crate::view::{Member, View};
     use std::net::SocketAddr;
 
     fn header(sender: u64) -> Header {
-        let ballot = Ballot { counter: 1, node: NodeId(sender) };
+        let term = Term { counter: 1, node: NodeId(sender) };
         let (cluster, incarnation) = (ClusterId(1), Incarnation(1));
-        Header { cluster, lineage: Lineage(1), epoch: Epoch(1), round: Round(2), ballot, sender: NodeId(sender), incarnation }
+        Header { cluster, lineage: Lineage(1), epoch: Epoch(1), round: Round(2), term, sender: NodeId(sender), incarnation }
     }
 
     fn large() -> Message {

@@ -1,30 +1,37 @@
-//! What was decided, and what follows from it alone: shard maps, the next view, losses. Pure functions over [`History`].
+//! What was decided, and what follows from it alone: shard maps, the next view and its voters, losses.
 
 use super::Coordinator;
-use crate::ballot::Proposer;
-use crate::coordinator::outcome::{Origin, Outcome, Proposal, RoundKind, Terms};
+use crate::coordinator::acceptor::first_term;
+use crate::coordinator::draft::{Base, next_view};
+use crate::coordinator::outcome::{Origin, Outcome, Proposal, RoundKind, RoundSpec};
 use crate::coordinator::plan::{Holders, Plan, Publication, losses};
-use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round, ShardId};
+use crate::coordinator::voters::{Voter, Voters, next_voters};
+use crate::ident::{Lineage, NodeId, Round, ShardId, Term};
 use crate::machine::Place;
-use crate::policy::{OnMomentumLoss, Quorum};
+use crate::policy::OnMomentumLoss;
 use crate::shards::{Layout, ShardMap};
 use crate::topology::{Rates, next_order};
 use crate::view::{MEMBERS_MAX, Member, View};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use xxhash_rust::xxh3::xxh3_128;
 
 /// Shard maps that are kept: those of two views, for the layouts of parameters, gradients and averaged buffers.
 const SHARD_MAPS_MAX: usize = 8;
 
-/// What was decided up to the current round.
+/// What was decided up to the round under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct History {
     pub lineage: Lineage,
+    /// The history of the entry before; another one where this round forked.
+    pub began_in: Lineage,
     /// The round being worked towards.
     pub round: Round,
-    /// Its view; its members are the acceptors.
+    /// Its members.
     pub view: View,
+    /// Its voters.
+    pub voters: Voters,
+    /// Who leads it without being asked for.
+    pub leader: NodeId,
     /// Shards whose state nobody holds.
     pub absent: Vec<ShardId>,
     pub momentum_lost: u64,
@@ -32,13 +39,15 @@ pub(super) struct History {
     pub order: Vec<NodeId>,
     /// Where the history comes from.
     pub origin: Origin,
-    /// The outcome before, for members that missed it.
+    /// The entry before, for nodes that missed it.
     pub last: Option<Decided>,
-    /// This node is no member: it only receives what the round makes.
-    pub joining: bool,
+    /// It began without a quorum, and decided nothing yet.
+    pub is_fork: bool,
+    /// This node is a member. Otherwise it votes, or receives what the round makes, or both.
+    pub member: bool,
 }
 
-/// An outcome with the place where it was decided.
+/// An entry with the place where it was decided.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Decided {
     pub outcome: Outcome,
@@ -47,27 +56,51 @@ pub(super) struct Decided {
 
 impl History {
     pub fn founding(view: View, lineage: Lineage, origin: Origin) -> Self {
-        let (absent, order) = (Vec::new(), Vec::new());
-        Self { lineage, round: Round::FOUNDING, view, absent, momentum_lost: 0, order, origin, last: None, joining: false }
+        Self {
+            lineage,
+            began_in: lineage,
+            round: Round::FOUNDING,
+            voters: Voters::all_of(&view),
+            leader: view.lowest(),
+            view,
+            absent: Vec::new(),
+            momentum_lost: 0,
+            order: Vec::new(),
+            origin,
+            last: None,
+            is_fork: false,
+            member: true,
+        }
     }
 
-    /// The history of a node that is admitted by an outcome of `round` among the members of `view`.
-    pub fn joining(view: View, lineage: Lineage, round: Round) -> Self {
-        Self { round, joining: true, ..Self::founding(view, lineage, Origin::default()) }
-    }
-
-    pub fn after(outcome: Outcome, place: Place) -> Self {
+    /// The history after an entry, for this start of a node.
+    pub fn after(outcome: Outcome, place: Place, me: Voter) -> Self {
+        let member = outcome.view.member(me.node).is_some_and(|member| member.incarnation == me.incarnation);
         Self {
             lineage: outcome.lineage,
+            began_in: outcome.lineage,
             round: outcome.round.next(),
             view: outcome.view.clone(),
+            voters: outcome.voters(),
+            leader: outcome.leader,
             absent: outcome.absent.clone(),
             momentum_lost: outcome.momentum_lost,
             order: outcome.order.clone(),
             origin: outcome.origin,
             last: Some(Decided { outcome, place }),
-            joining: false,
+            is_fork: false,
+            member,
         }
+    }
+
+    /// The lowest term of the round.
+    pub fn first_term(&self) -> Term {
+        first_term(self.leader)
+    }
+
+    /// What attempts of the round are changes of.
+    pub fn base(&self) -> Base<'_> {
+        Base { round: self.round, view: &self.view, order: &self.order }
     }
 }
 
@@ -106,28 +139,29 @@ impl Maps {
 impl Coordinator {
     /// What was decided last, also where that left this node out.
     pub(super) fn last(&self) -> Option<&Decided> {
-        self.history.as_ref().and_then(|history| history.last.as_ref()).or(self.left_with.as_ref())
+        let last = self.history.as_ref().and_then(|history| history.last.as_ref());
+        last.or(self.left_with.as_ref().map(|left| &left.decided))
     }
 
-    pub(super) fn plan(&mut self, ballot: Ballot, terms: Terms, contributors: Vec<NodeId>, participants: Vec<NodeId>) -> Option<Plan> {
+    /// The plan of an attempt of the round.
+    pub(super) fn plan(&mut self, place: Place, spec: RoundSpec, contributors: Vec<NodeId>, participants: Vec<NodeId>) -> Option<Plan> {
         let history = self.history.as_ref()?;
-        let map = self.maps.get(&history.view, terms.elements, self.settings.replicas);
-        let place = Place { lineage: history.lineage, epoch: history.view.epoch(), round: history.round, ballot };
-        let layout = Layout::new(terms.elements as usize);
-        let plan = Plan::new(self.settings.identity.node, place, terms, (contributors, participants), layout, &map);
+        let map = self.maps.get(&history.view, spec.elements, self.settings.replicas);
+        let layout = Layout::new(spec.elements as usize);
+        let plan = Plan::new(self.settings.identity.node, place, spec, (contributors, participants), layout, &map);
         Some(plan.restoring(self.settings.restores))
     }
 
     pub(super) fn publication(&mut self, plan: &Plan, outcome: &Outcome) -> Option<Publication> {
         let publication = self.moves(plan, outcome)?;
-        let slow_step = plan.terms.kind == RoundKind::Slow;
+        let slow_step = plan.spec.kind == RoundKind::Slow;
         let copies = self.buffers > 0 && self.settings.copies_buffers.is_some_and(|strategy| strategy.leaves_own(slow_step));
         Some(if copies { publication.with_donation(plan, outcome, self.buffers) } else { publication })
     }
 
     fn moves(&mut self, plan: &Plan, outcome: &Outcome) -> Option<Publication> {
         let history = self.history.as_ref()?;
-        let state_elements = if plan.terms.kind == RoundKind::Found { Some(plan.terms.elements) } else { self.state_elements };
+        let state_elements = if plan.spec.kind == RoundKind::Found { Some(plan.spec.elements) } else { self.state_elements };
         let Some(elements) = state_elements.filter(|_| self.settings.keeps_state) else {
             return Some(Publication::new(plan, outcome, None));
         };
@@ -148,62 +182,68 @@ impl Coordinator {
     }
 
     /// The next view: who takes part, without those that leave, with those that join.
-    fn next_view(&self, terms: Terms, participants: &[NodeId]) -> Option<View> {
+    fn next_view(&self, spec: RoundSpec, participants: &[NodeId]) -> Option<View> {
         let history = self.history.as_ref()?;
-        let stays = |member: &&Member| participants.contains(&member.id) && !self.is_leaving(member);
+        let takes_part = |member: &&Member| participants.binary_search(&member.id).is_ok();
+        let stays = |member: &&Member| takes_part(member) && !self.peers.is_leaving(Voter::from(*member));
         let mut members: Vec<Member> = history.view.members().iter().filter(stays).cloned().collect();
-        let waits = self.current.as_ref().is_some_and(|current| !current.joiners_over);
-        if terms.carries_parameters() && terms.kind != RoundKind::Found && waits {
+        let waits = self.deciding.as_ref().is_some_and(|deciding| !deciding.joiners_over);
+        let first_attempt =
+            self.deciding.as_ref().and_then(|deciding| deciding.lead.attempts()).and_then(|attempts| attempts.within.as_ref());
+        let mut joins = false;
+        if spec.carries_parameters() && spec.kind != RoundKind::Found && waits {
             let room = MEMBERS_MAX.saturating_sub(members.len());
-            let slow = |joiner: &Member| self.slow_joiners.passes_over(joiner, history.round);
-            let new = self.joiners.values().filter(|joiner| !participants.contains(&joiner.id) && !self.is_dead(joiner) && !slow(joiner));
-            members.extend(new.take(room).cloned());
+            let may_join = |joiner: &&Member| {
+                participants.binary_search(&joiner.id).is_err() && first_attempt.is_none_or(|within| within.contains(&joiner.id))
+            };
+            let joining: Vec<Member> = self.peers.candidates(history.round).filter(may_join).take(room).cloned().collect();
+            joins = !joining.is_empty();
+            members.extend(joining);
         }
         if members.is_empty() {
             // All leave: the lowest one is left with everything, and ends with it.
-            members.extend(history.view.members().iter().find(|member| participants.contains(&member.id)).cloned());
+            members.extend(history.view.members().iter().find(takes_part).cloned());
         }
-        // Also where the same members make it up: one that was left out and admitted again is not ready twice.
-        let changed = !members.iter().eq(history.view.members()) || members.iter().any(|member| !participants.contains(&member.id));
-        let epoch = if changed { Epoch(history.view.epoch().0 + 1) } else { history.view.epoch() };
-        history.view.succeeded_by(epoch, members).ok()
+        next_view(&history.view, members, joins)
     }
 
-    /// What a leader proposes of its own choice; `Err` with how many shards were lost if that stops the run.
+    /// What a leader attempts; `Err` with how many shards were lost if that stops the run.
     pub(super) fn compose(
         &mut self,
-        ballot: Ballot,
-        terms: Terms,
+        place: Place,
+        spec: RoundSpec,
         contributors: Vec<NodeId>,
         participants: Vec<NodeId>,
     ) -> Option<Result<Proposal, u32>> {
-        let plan = self.plan(ballot, terms, contributors, participants)?;
+        let plan = self.plan(place, spec, contributors, participants)?;
         let (lost, absent) = self.losses(&plan);
         if !lost.is_empty() && self.settings.on_momentum_loss == OnMomentumLoss::Stop {
             return Some(Err(u32::try_from(lost.len()).unwrap_or(u32::MAX)));
         }
-        let view = self.next_view(terms, &plan.participants)?;
+        let view = self.next_view(spec, &plan.participants)?;
         let history = self.history.as_ref()?;
-        let origin = history.origin;
-        let order = self.order_of(&view, &plan.participants);
-        let samples = plan.contributors.iter().find_map(|node| self.samples_of(*node));
-        let outcome = Outcome {
-            lineage: self.lineage_after(&plan.participants)?,
+        let next = next_voters(&history.voters, &view, |voter| self.peers.has_ended(*voter));
+        let mut outcome = Outcome {
+            lineage: history.lineage,
             round: history.round,
-            terms,
-            contributors: plan.contributors,
-            view,
+            spec,
             absent,
             momentum_lost: history.momentum_lost + lost.len() as u64,
-            samples,
-            order,
-            origin,
+            samples: plan.contributors.iter().find_map(|node| self.samples_of(*node)),
+            order: self.order_of(&view, &plan.participants),
+            origin: history.origin,
+            contributors: plan.contributors,
+            view,
+            waiting: Vec::new(),
+            retained: Vec::new(),
+            leader: history.leader,
         };
-        Some(Ok(Proposal { outcome, participants: plan.participants, inherited: false }))
+        next.apply_to(&mut outcome);
+        Some(Ok(Proposal { outcome, participants: plan.participants }))
     }
 
     /// The order of the gossip graph over the next view. Rates that only some told say little of the whole: then the order stays.
-    /// A leader under the first ballot knows those of the round before, one under a higher ballot has just been told all.
+    /// A leader under the first term knows those of the round before, one under a higher term has just been told all.
     fn order_of(&self, view: &View, participants: &[NodeId]) -> Vec<NodeId> {
         let Some(history) = self.history.as_ref().filter(|_| self.settings.orders_by_rate) else { return Vec::new() };
         let members: Vec<NodeId> = view.ids().collect();
@@ -213,26 +253,6 @@ impl Coordinator {
     }
 
     fn samples_of(&self, node: NodeId) -> Option<crate::sampler::Progress> {
-        self.current.as_ref()?.contributed.get(&node)?.samples.clone()
-    }
-
-    /// The lineage goes on where a quorum decides: no two quorums decide differently. Fewer may where survivors decide, and where all
-    /// the others died and came back holding nothing; but others than this view knows of may have gone on, and where they did, these
-    /// are two histories. So they are where survivors propose without having refuted all that was reported.
-    pub(super) fn lineage_after(&self, participants: &[NodeId]) -> Option<Lineage> {
-        let history = self.history.as_ref()?;
-        let leading = self.current.as_ref().and_then(|current| current.leading.as_ref());
-        let open = |leading: &Proposer<Proposal>| leading.overshadows() || leading.bound_to().is_some();
-        let unrefuted = self.settings.quorum == Quorum::Survivors && leading.is_some_and(open);
-        let quorum = history.view.is_quorum(participants.iter().copied()) && !unrefuted;
-        // Before the founding is decided there is no history to tell apart.
-        let founding = self.settings.quorum == Quorum::Majority && history.round == Round::FOUNDING;
-        if quorum || founding {
-            return Some(history.lineage);
-        }
-        let mut bytes = history.lineage.0.to_le_bytes().to_vec();
-        bytes.extend(history.round.0.to_le_bytes());
-        participants.iter().for_each(|node| bytes.extend(node.0.to_le_bytes()));
-        Some(history.lineage.parted(xxh3_128(&bytes)))
+        self.deciding.as_ref()?.contributed.get(&node)?.samples.clone()
     }
 }

@@ -1,22 +1,38 @@
-//! What may be asked about the machine from outside. Changes nothing.
+//! What may be asked about the machine from outside, and whether it is what it must be. Changes nothing.
 
 use super::Coordinator;
-use crate::coordinator::outcome::{Outcome, Proposal};
-use crate::ident::{Ballot, NodeId};
+use super::data::ATTEMPTS_KEPT_MAX;
+use super::deciding::Lead;
+use crate::coordinator::outcome::Outcome;
+use crate::coordinator::voters::Voters;
+use crate::ident::{Lineage, NodeId, Term};
 use crate::shards::Layout;
 use crate::view::View;
 
 impl Coordinator {
-    /// What was decided last; `None` outside and before the founding.
+    /// What was decided last; `None` outside and before the bootstrap.
     #[must_use]
     pub fn last_outcome(&self) -> Option<&Outcome> {
-        self.history.as_ref().and_then(|history| history.last.as_ref()).map(|decided| &decided.outcome)
+        let history = self.history.as_ref().filter(|history| history.member);
+        history.and_then(|history| history.last.as_ref()).map(|decided| &decided.outcome)
     }
 
-    /// The view that decides the round under way, also where this node only receives what it makes.
+    /// The view of the round under way, also where this node only votes, or receives what the round makes.
     #[must_use]
-    pub fn acceptors(&self) -> Option<&View> {
+    pub fn round_view(&self) -> Option<&View> {
         self.history.as_ref().map(|history| &history.view)
+    }
+
+    /// The history of the entry that the round under way follows; its attempts may belong to a fork.
+    #[must_use]
+    pub fn began_in(&self) -> Lineage {
+        self.history.as_ref().map_or(Lineage::NONE, |history| history.began_in)
+    }
+
+    /// Who votes on the round under way.
+    #[must_use]
+    pub fn voters(&self) -> Option<&Voters> {
+        self.history.as_ref().map(|history| &history.voters)
     }
 
     /// How anchor and momentum are cut, once that is known.
@@ -27,17 +43,49 @@ impl Coordinator {
 
     /// Who is ready to be admitted, ascending.
     pub fn joiners(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.joiners.keys().copied()
+        self.peers.joiners.keys().copied()
     }
 
-    /// What this member accepted last of the round that is not decided yet, with the ballot.
+    /// What this voter accepted last of the round that is not decided yet, with the term.
     #[must_use]
-    pub fn accepted(&self) -> Option<&(Ballot, Proposal)> {
-        self.current.as_ref().and_then(|current| current.acceptor.accepted())
+    pub fn accepted(&self) -> Option<&(Term, Outcome)> {
+        self.deciding.as_ref().and_then(|deciding| deciding.acceptor.accepted())
     }
 
     /// Which members leave, ascending.
     pub fn leaving(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.leaving.keys().copied()
+        self.peers.leavers()
+    }
+
+    /// Whether the machine is what it must be after every event.
+    ///
+    /// # Errors
+    /// The rule that is broken.
+    pub fn verify(&self) -> Result<(), &'static str> {
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return if self.history.is_none() && self.deciding.is_none() { Ok(()) } else { Err("a round has a history before it") };
+        };
+        let in_view = history.view.member(self.me()).is_some_and(|member| member.incarnation == self.settings.identity.incarnation);
+        if history.member && !in_view {
+            return Err("a member is in its view");
+        }
+        if deciding.data.kept() > ATTEMPTS_KEPT_MAX {
+            return Err("few attempts' data is kept");
+        }
+        if deciding.lead.term().is_some_and(|term| term > deciding.term() || term.node != self.me()) {
+            return Err("a leader promised its own term");
+        }
+        if let Lead::Attempt(attempts) = &deciding.lead {
+            let receivers = attempts.proposal.as_ref().map(|proposal| proposal.receivers()).unwrap_or_default();
+            if !attempts.ready.is_subset(&receivers) {
+                return Err("only who receives is ready");
+            }
+        }
+        if let Lead::Accept { accepted, .. } = &deciding.lead
+            && accepted.iter().any(|voter| history.voters.of(*voter).is_none())
+        {
+            return Err("only voters vote");
+        }
+        Ok(())
     }
 }

@@ -1,282 +1,445 @@
-//! The leader's rules. The lowest id that lives leads, or whoever cannot reach that one (`apart`). Where everybody lives and contributes it proposes under the first ballot;
-//! otherwise it asks for promises under a higher one, waits for the contributions of those that live (at most the grace), and
-//! proposes with those. It decides when all participants accepted and all joiners hold what they must.
+//! The leader's rules. The entry before names the leader, and where that one is dead or out of reach, the next member that votes
+//! leads. Under the first term it begins at once; otherwise it asks a quorum of the voters for promises.
+//!
+//! Before it asks for votes, a leader drops an attempt whenever somebody that it needs died, lags past the grace, or cannot be reached,
+//! and begins another one of the same term from the contributors' frozen copies: no promises, no new quorum. After it asked for votes
+//! it proposes nothing else under this term.
 
 use super::Coordinator;
-use crate::ballot::{Promise, Proposer};
+use super::deciding::{Attempts, Lead};
+use super::timers::Timer;
+use crate::coordinator::acceptor::{Promise, bound};
+use crate::coordinator::draft::Draft;
 use crate::coordinator::events::Effect;
-use crate::coordinator::outcome::{Outcome, Proposal, RoundKind, Terms};
-use crate::ident::{Ballot, NodeId};
-use crate::machine::Outbox;
+use crate::coordinator::outcome::{Outcome, Proposal, RoundKind, RoundSpec};
+use crate::coordinator::voters::Voter;
+use crate::ident::{NodeId, Term};
+use crate::machine::{Outbox, Place};
 use crate::planted::{self, Bug};
-use crate::policy::Quorum;
 use crate::time::{Instant, Span};
 use crate::view::Member;
 use crate::wire::{Contributed, Header, Message, RefusalReason};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// How long a leader waits for the promises of members that seem alive, once a quorum promised.
+/// How long a leader waits for the promises of voters that seem alive, once a quorum promised.
 pub const PROMISE_WAIT: Span = Span::from_millis(1_000);
-
-/// How long a leader that has no quorum without them waits for members that seem alive and are silent, where survivors decide. Whoever
-/// is behind hears so meanwhile, and gives its place up.
-pub const SILENT_WAIT: Span = Span::from_millis(4_000);
+/// How long a node that promised another's term leaves the lead to it.
+pub const FOLLOW_WAIT: Span = Span::from_millis(500);
 
 impl Coordinator {
-    /// The lowest id that lives, as far as this node knows; itself if it is.
+    /// Whether this node may lead: a member that votes.
+    pub(super) fn may_lead(&self) -> bool {
+        self.is_voter() && self.view().is_some()
+    }
+
+    /// Who should lead, as far as this node knows: the leader that the entry before names, else the lowest id, of those members that
+    /// vote and live.
     pub(super) fn leader(&self) -> Option<NodeId> {
-        let history = self.history.as_ref().filter(|history| !history.joining)?;
-        let lives = |member: &&Member| member.id == self.me() || !self.is_gone(member);
-        history.view.members().iter().find(lives).map(|member| member.id)
+        let history = self.history.as_ref().filter(|history| history.member)?;
+        let fit = |member: &&Member| history.voters.contains(Voter::from(*member)) && (member.id == self.me() || !self.is_gone(member));
+        let named = history.view.member(history.leader).filter(fit);
+        named.or_else(|| history.view.members().iter().find(fit)).map(|member| member.id)
+    }
+
+    /// Whether this node leads: it has begun to, or whoever should before it is dead or out of reach.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        let leading = self.deciding.as_ref().is_some_and(|deciding| deciding.lead != Lead::Follow);
+        leading || (self.may_lead() && self.leader() == Some(self.me())) || self.stands_in()
+    }
+
+    /// Whether a living node's higher term was promised a moment ago: two that both believe they lead must not race.
+    fn follows_another(&self) -> bool {
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return false };
+        let owner = deciding.highest.node;
+        let lives = owner != self.me() && history.view.member(owner).is_some_and(|member| !self.is_gone(member));
+        lives && self.timers.runs(Timer::Follow)
     }
 
     pub(super) fn lead(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         if !self.leads() || self.follows_another() {
             return;
         }
-        let Some(current) = self.current.as_ref().filter(|current| current.decided.is_none()) else { return };
-        match current.leading.as_ref().map(Proposer::proposal) {
-            None => self.begin_to_lead(now, out),
-            Some(None) => self.propose_when_promised(now, out),
-            Some(Some(_)) if self.must_try_again() => self.take_over(now, out),
-            Some(Some(_)) => {}
+        self.fork_when_due(now, out);
+        let Some(deciding) = self.deciding.as_ref().filter(|deciding| deciding.decided.is_none()) else { return };
+        match &deciding.lead {
+            Lead::Follow => self.begin_to_lead(now, out),
+            Lead::Prepare { .. } => self.go_on_when_promised(now, out),
+            Lead::Attempt(_) => {
+                self.drop_attempt_when_hopeless();
+                self.attempt_when_possible(now, out);
+            }
+            Lead::Accept { .. } => {}
         }
-    }
-
-    /// Whether this node leads: every lower id is dead, or cannot be reached, or was so when this node began the attempt whose ballot
-    /// is still the highest one here. Who returns leaves the lead to such an attempt for a while, so that attempt must go on.
-    #[must_use]
-    pub fn leads(&self) -> bool {
-        let leading = self.current.as_ref().is_some_and(|current| current.leading.is_some());
-        leading || self.leader() == Some(self.me()) || self.stands_in()
-    }
-
-    /// Whether a living node's higher ballot was promised a moment ago: two that both believe they lead must not race.
-    fn follows_another(&self) -> bool {
-        let (Some(history), Some(current)) = (&self.history, &self.current) else { return false };
-        let owner = current.ballots.highest().node;
-        let lives = owner != self.me() && history.view.member(owner).is_some_and(|member| !self.is_gone(member));
-        current.follow_until.is_some() && lives
     }
 
     fn begin_to_lead(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let Some(current) = &self.current else { return };
-        // Once a higher ballot was seen the first one is of no use, and might name two proposals.
-        let first = self.first_ballot().filter(|first| first.node == self.me() && current.ballots.highest() == *first);
-        let Some(ballot) = first.filter(|_| self.is_plain()) else { return self.take_over(now, out) };
-        let Some(terms) = current.contributed.values().next().map(|contributed| contributed.terms) else { return };
-        let (contributors, participants) = self.everybody(terms.kind);
-        if let Some(current) = &mut self.current {
-            current.leading = Some(Proposer::new(ballot));
+        let (Some(history), Some(deciding)) = (&self.history, &mut self.deciding) else { return };
+        if deciding.contributed.is_empty() {
+            return;
         }
-        self.propose_own(ballot, terms, (contributors, participants), now, out);
+        let first = history.first_term();
+        // Once a higher term was seen the first one is of no use.
+        if first.node != self.settings.identity.node || deciding.highest != first || deciding.term() != first {
+            return self.take_over(now, out);
+        }
+        deciding.lead = Lead::Attempt(Attempts::new(first));
+        self.attempt_when_possible(now, out);
     }
 
-    /// Asks for promises under a new ballot.
-    fn take_over(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let me = self.me();
+    /// Asks for promises under a new term.
+    pub(super) fn take_over(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         self.note_standing_in(now);
-        let Some(current) = &mut self.current else { return };
-        let used = current.leading.as_ref().map(Proposer::ballot).filter(|_| planted::has(Bug::BallotReused));
-        let ballot = used.unwrap_or_else(|| current.ballots.advance());
-        let Ok(promise) = current.acceptor.prepare(ballot) else { return };
-        let mut leading = Proposer::new(ballot);
-        leading.promise(me, promise);
-        current.holders = BTreeSet::from_iter(current.holds_what_it_accepted().then_some(me));
-        current.retry = false;
-        current.promise_by = Some(now.after(PROMISE_WAIT));
-        current.silent_by.get_or_insert(now.after(SILENT_WAIT));
-        self.follow(ballot, now);
-        if let Some(current) = &mut self.current {
-            current.leading = Some(leading);
-        }
-        let members: Vec<NodeId> = self.history.iter().flat_map(|history| history.view.ids()).collect();
-        self.broadcast(members, &Message::Prepare, out);
-        self.propose_when_promised(now, out);
+        let Some(deciding) = &mut self.deciding else { return };
+        let used = deciding.lead.term().filter(|_| planted::has(Bug::TermReused));
+        let term = used.unwrap_or_else(|| deciding.highest.next_of(self.settings.identity.node));
+        self.ask_for_promises(term, now, out);
+        self.go_on_when_promised(now, out);
+    }
+
+    pub(super) fn ask_for_promises(&mut self, term: Term, now: Instant, out: &mut Outbox<Effect>) {
+        let me = self.me();
+        self.follow(term, now);
+        let Some(deciding) = &mut self.deciding else { return };
+        let Ok(promise) = deciding.acceptor.prepare(term) else { return };
+        deciding.lead = Lead::Prepare { term, promises: BTreeMap::from([(me, promise)]) };
+        deciding.opened.clear();
+        deciding.closed = false;
+        self.timers.set(Timer::Promises, now.after(PROMISE_WAIT));
+        let voters: Vec<NodeId> = self.history.iter().flat_map(|history| history.voters.ids()).collect();
+        self.broadcast(voters, &Message::Prepare, out);
     }
 
     pub(super) fn promised(
         &mut self,
-        sender: NodeId,
-        (promise, holds): (Promise<Proposal>, bool),
+        header: &Header,
+        promise: Promise<Outcome>,
         contributed: Option<Contributed>,
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
         if let Some(contributed) = contributed {
-            self.note_contribution(sender, contributed, now, out);
+            self.note_contribution(header.sender, contributed, now, out);
         }
-        let Some(current) = &mut self.current else { return };
-        let Some(leading) = current.leading.as_mut().filter(|leading| leading.ballot() == promise.ballot) else { return };
-        leading.promise(sender, promise);
-        if holds {
-            current.holders.insert(sender);
+        let Some(deciding) = &mut self.deciding else { return };
+        if let Lead::Prepare { term, promises } = &mut deciding.lead
+            && *term == header.term
+        {
+            promises.entry(header.sender).or_insert(promise);
         }
     }
 
-    fn propose_when_promised(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let (Some(history), Some(current)) = (&self.history, &self.current) else { return };
-        let Some(leading) = &current.leading else { return };
-        let ballot = leading.ballot();
-        let living = self.taking_part();
-        let participants: Vec<NodeId> = leading.promised().filter(|node| living.contains(node)).collect();
-        let waits = participants.len() < living.len() && current.promise_by.is_some();
-        // Whoever lives and is silent may be ahead: a quorum goes on without, survivors wait until they would have heard so.
-        let leaves_the_living = participants.len() < living.len() && !history.view.is_quorum(participants.iter().copied());
-        let leaves_the_living = leaves_the_living && !current.silent_over;
-        if waits || leaves_the_living || !self.are_enough(&participants) {
+    /// With the promises of a quorum: asks for votes for what may have been chosen, or opens its term and attempts the round anew.
+    fn go_on_when_promised(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
+        let Lead::Prepare { term, promises } = &deciding.lead else { return };
+        let term = *term;
+        if !self.is_quorum(promises.keys().copied()) {
             return;
         }
-        if let Some(bound) = leading.bound_to().filter(|bound| self.is_held(bound, leading, &participants)) {
-            // Fewer than a quorum may not know that it was refuted: among them it goes on in a history of their own.
-            let parted = if history.view.is_quorum(participants.iter().copied()) { None } else { self.lineage_after(&participants) };
-            let outcome = Outcome { lineage: parted.unwrap_or(bound.outcome.lineage), ..bound.outcome.clone() };
-            return self.propose(Proposal { outcome, participants, inherited: true }, now, out);
-        }
-        let contributes = |node: &NodeId| current.contributed.contains_key(node);
-        let mut contributors: Vec<NodeId> = participants.iter().copied().filter(contributes).collect();
-        let silent = |node: &NodeId| history.view.member(*node).is_some_and(|member| self.is_silent(member));
-        let complete = participants.iter().all(|node| contributes(node) || silent(node));
-        let Some(terms) = contributors.first().and_then(|node| current.contributed.get(node)).map(|contributed| contributed.terms) else {
+        let answers = |voter: &Voter| self.peers.votes(*voter) && !self.links.is_given_up(voter.node);
+        let all = history.voters.iter().all(|voter| promises.contains_key(&voter.node) || !answers(voter));
+        if !all && self.timers.runs(Timer::Promises) {
             return;
+        }
+        let chosen = bound(promises.values()).map(|(_, outcome)| outcome.clone());
+        let held = |outcome: &Outcome| !history.is_fork || promises.keys().any(|node| outcome.view.contains(*node));
+        match chosen.filter(held) {
+            Some(outcome) => self.finish(term, outcome, out),
+            None => self.open(term, now, out),
+        }
+    }
+
+    /// Asks for votes for an entry of an earlier term. Its data is with every next member already, so nothing moves.
+    fn finish(&mut self, term: Term, outcome: Outcome, out: &mut Outbox<Effect>) {
+        let outcome = self.as_entry_of_this_history(outcome);
+        self.ask_for_votes(term, 0, outcome, BTreeSet::new(), out);
+    }
+
+    /// Nothing below this term was chosen: it is open for attempts.
+    fn open(&mut self, term: Term, now: Instant, out: &mut Outbox<Effect>) {
+        let me = self.me();
+        let Some(deciding) = &mut self.deciding else { return };
+        if deciding.acceptor.open(term).is_err() {
+            return;
+        }
+        deciding.opened.insert(me);
+        deciding.lead = Lead::Attempt(Attempts::new(term));
+        let voters: Vec<NodeId> = self.history.iter().flat_map(|history| history.voters.ids()).collect();
+        self.broadcast(voters, &Message::Open, out);
+        self.close_when_opened(out);
+        self.attempt_when_possible(now, out);
+    }
+
+    pub(super) fn count_opened(&mut self, header: &Header, out: &mut Outbox<Effect>) {
+        let Some(deciding) = &mut self.deciding else { return };
+        if deciding.lead.term() == Some(header.term) {
+            deciding.opened.insert(header.sender);
+            self.close_when_opened(out);
+        }
+    }
+
+    /// A quorum acknowledged that the term is open: no leader can be bound to an earlier entry any more, and its data may go.
+    fn close_when_opened(&mut self, out: &mut Outbox<Effect>) {
+        let Some(deciding) = &self.deciding else { return };
+        let Some(term) = deciding.lead.term().filter(|_| !deciding.closed) else { return };
+        if !self.is_quorum(deciding.opened.iter().copied()) {
+            return;
+        }
+        self.with_deciding(|deciding| deciding.closed = true);
+        let members: Vec<NodeId> = self.history.iter().flat_map(|history| history.view.ids()).collect();
+        self.broadcast(members, &Message::Closed, out);
+        self.discard_where(|movement| movement.attempt().term < term, out);
+    }
+
+    /// Drops the attempt under way where it cannot come to an end, or not soon.
+    fn drop_attempt_when_hopeless(&mut self) {
+        if !self.is_hopeless() {
+            return;
+        }
+        let Some(deciding) = &mut self.deciding else { return };
+        deciding.retry = false;
+        if let Lead::Attempt(attempts) = &mut deciding.lead {
+            let receivers = attempts.proposal.take().map(|proposal| proposal.receivers());
+            attempts.within = receivers.or(attempts.within.take());
+            attempts.ready.clear();
+        }
+        self.timers.stop(Timer::Joiners);
+    }
+
+    /// Whether somebody that the attempt needs is dead, late, or cannot be reached.
+    fn is_hopeless(&self) -> bool {
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return false };
+        let Some(attempts) = deciding.lead.attempts() else { return false };
+        let Some(proposal) = &attempts.proposal else { return false };
+        let gone = |node: &NodeId| history.view.member(*node).is_none_or(|member| self.is_gone(member));
+        let lost = |joiner: &Member| {
+            let given_up = deciding.joiners_over || self.peers.is_dead(Voter::from(joiner));
+            given_up && !attempts.ready.contains(&joiner.id)
         };
-        if !complete && !current.grace_over {
+        let silent = |node: &NodeId| history.view.member(*node).is_some_and(|member| self.peers.is_silent(Voter::from(member)));
+        let late = |node: &NodeId| !deciding.contributed.contains_key(node) && (deciding.grace_over || silent(node));
+        deciding.retry
+            || proposal.participants.iter().any(gone)
+            || proposal.joiners().any(lost)
+            || proposal.outcome.contributors.iter().any(late)
+            || self.waits_for_somebody_out_of_reach(proposal, &attempts.ready)
+    }
+
+    /// Whether somebody who is not ready cannot be sent to any more, and the others are enough.
+    fn waits_for_somebody_out_of_reach(&self, proposal: &Proposal, ready: &BTreeSet<NodeId>) -> bool {
+        if self.links.all_are_reached() {
+            return false;
+        }
+        let taking_part = self.taking_part();
+        let missing = |node: &&NodeId| !ready.contains(node) && self.links.is_given_up(**node);
+        proposal.participants.iter().filter(missing).any(|node| !taking_part.contains(node))
+    }
+
+    /// Begins an attempt with those that live and have contributed; before the grace is over, with all that live.
+    fn attempt_when_possible(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let Some(deciding) = &self.deciding else { return };
+        let Some(attempts) = deciding.lead.attempts().filter(|attempts| attempts.proposal.is_none()) else { return };
+        let Some(spec) = deciding.contributed.values().next().map(|contributed| contributed.spec) else { return };
+        if !self.quorum_lives() {
             return;
         }
-        if terms.kind == RoundKind::Found {
+        let first = self.history.as_ref().map(super::history::History::first_term);
+        let untried = attempts.number == 0 && attempts.within.is_none() && Some(attempts.term) == first;
+        let (term, number) = (attempts.term, attempts.number);
+        if untried && self.is_plain() && !deciding.grace_over {
+            let (contributors, participants) = self.everybody(spec.kind);
+            return self.attempt(term, 0, spec, contributors, participants, now, out);
+        }
+        if let Some((contributors, participants)) = self.who_takes_part(spec.kind) {
+            self.attempt(term, number + 1, spec, contributors, participants, now, out);
+        }
+    }
+
+    /// Contributors and participants of an attempt out of the ordinary; `None` while contributions are waited for.
+    fn who_takes_part(&self, kind: RoundKind) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
+        let (history, deciding) = (self.history.as_ref()?, self.deciding.as_ref()?);
+        let within = deciding.lead.attempts()?.within.as_ref();
+        let mut participants = self.taking_part();
+        participants.retain(|node| within.is_none_or(|within| within.contains(node)));
+        let contributes = |node: &NodeId| deciding.contributed.contains_key(node);
+        let silent = |node: &NodeId| history.view.member(*node).is_some_and(|member| self.peers.is_silent(Voter::from(member)));
+        let complete = participants.iter().all(|node| contributes(node) || silent(node));
+        let mut contributors: Vec<NodeId> = participants.iter().copied().filter(contributes).collect();
+        if kind == RoundKind::Found {
             contributors.truncate(1);
         }
-        self.propose_own(ballot, terms, (contributors, participants), now, out);
+        let ripe = complete || deciding.grace_over;
+        (ripe && !contributors.is_empty()).then_some((contributors, participants))
     }
 
-    /// Whether the data of what may have been chosen survives this attempt: somebody who takes part, or joined with it, holds that and
-    /// stays. Where survivors decide and nobody does, they go on with what they have, in a history of their own: with that outcome
-    /// the model would be gone. Under a majority there is no choice: others may have gone on with it.
-    fn is_held(&self, bound: &Proposal, leading: &Proposer<Proposal>, participants: &[NodeId]) -> bool {
-        let (Some(history), Some(current)) = (&self.history, &self.current) else { return false };
-        let accepted = |node| leading.report_of(node).is_some_and(|proposal| proposal.outcome.has_the_data_of(&bound.outcome));
-        let holds = |node: &NodeId| current.holders.contains(node) && bound.outcome.view.contains(*node) && accepted(*node);
-        let joined = |member: &Member| !history.view.contains(member.id) && !self.is_dead(member);
-        self.settings.quorum == Quorum::Majority || participants.iter().any(holds) || bound.outcome.view.members().iter().any(joined)
+    fn place_of(&self, term: Term, attempt: u32) -> Place {
+        Place { term, attempt, ..self.place() }
     }
 
-    fn propose_own(
+    // An attempt is its term, its number, what it makes and who makes it.
+    #[allow(clippy::too_many_arguments)]
+    fn attempt(
         &mut self,
-        ballot: Ballot,
-        terms: Terms,
-        (contributors, participants): (Vec<NodeId>, Vec<NodeId>),
+        term: Term,
+        number: u32,
+        spec: RoundSpec,
+        contributors: Vec<NodeId>,
+        participants: Vec<NodeId>,
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
-        match self.compose(ballot, terms, contributors, participants) {
-            Some(Ok(proposal)) => self.propose(proposal, now, out),
-            Some(Err(shards)) => self.abandon(RefusalReason::MomentumLost { shards }, out),
-            None => {}
+        let place = self.place_of(term, number);
+        let proposal = match self.compose(place, spec, contributors, participants) {
+            Some(Ok(proposal)) => proposal,
+            Some(Err(shards)) => return self.abandon(RefusalReason::MomentumLost { shards }, out),
+            None => return,
+        };
+        let joiners: Vec<NodeId> = proposal.joiners().map(|joiner| joiner.id).collect();
+        if !joiners.is_empty() {
+            let wait = self.joiners_wait(&proposal, now);
+            self.timers.start(Timer::Joiners, now.after(wait));
+        }
+        let Some(deciding) = &mut self.deciding else { return };
+        if let Lead::Attempt(attempts) = &mut deciding.lead {
+            attempts.number = number;
+            attempts.ready.clear();
+            attempts.proposal = Some(proposal.clone());
+        }
+        for to in proposal.receivers().into_iter().filter(|to| *to != self.me()) {
+            self.tell_attempt(to, place, &proposal, out);
+        }
+        self.take_proposal(term, number, proposal, out);
+    }
+
+    fn tell_attempt(&self, to: NodeId, place: Place, proposal: &Proposal, out: &mut Outbox<Effect>) {
+        let Some(history) = &self.history else { return };
+        let draft = Draft::new(proposal, history.base());
+        if proposal.participants.binary_search(&to).is_ok() {
+            return self.send_from(place, to, Message::Attempt(draft), out);
+        }
+        if let Some(decided) = &history.last {
+            self.send_from(place, to, Message::Admit { parent: decided.outcome.clone(), draft }, out);
         }
     }
 
-    fn propose(&mut self, proposal: Proposal, now: Instant, out: &mut Outbox<Effect>) {
-        let joiners_by = now.after(self.joiners_wait(&proposal, now));
-        let Some(current) = &mut self.current else { return };
-        if let Some(leading) = &mut current.leading {
-            leading.propose(proposal.clone());
+    /// Counts a node that holds all that it must for the attempt; once all do, asks for votes.
+    pub(super) fn count_ready(&mut self, node: NodeId, term: Term, number: u32, out: &mut Outbox<Effect>) {
+        let Some(deciding) = &mut self.deciding else { return };
+        let Lead::Attempt(attempts) = &mut deciding.lead else { return };
+        if (attempts.term, attempts.number) != (term, number) {
+            return;
         }
-        if proposal.has_joiners() && !current.joiners_over {
-            current.joiners_by.get_or_insert(joiners_by);
+        let Some(proposal) = &attempts.proposal else { return };
+        let receivers = proposal.receivers();
+        if receivers.contains(&node) {
+            attempts.ready.insert(node);
         }
-        self.broadcast(proposal.participants.iter().copied(), &Message::Propose(proposal.clone()), out);
-        if let Some(view) = self.history.as_ref().map(|history| history.view.clone()) {
-            let joiners: Vec<NodeId> = proposal.joiners().map(|joiner| joiner.id).collect();
-            self.broadcast(joiners, &Message::Admit { proposal: proposal.clone(), view }, out);
-        }
-        if let Some(current) = &mut self.current {
-            current.proposal = Some(proposal);
+        if attempts.ready == receivers {
+            let outcome = proposal.outcome.clone();
+            self.ask_for_votes(term, number, outcome, receivers, out);
         }
     }
 
-    /// Other members live than before: those that are silent now are waited for from now on.
-    pub(super) fn wait_for_the_silent_anew(&mut self, now: Instant) {
-        let Some(current) = self.current.as_mut().filter(|current| current.silent_by.is_some()) else { return };
-        (current.silent_by, current.silent_over) = (Some(now.after(SILENT_WAIT)), false);
+    fn ask_for_votes(&mut self, term: Term, attempt: u32, outcome: Outcome, ready: BTreeSet<NodeId>, out: &mut Outbox<Effect>) {
+        let me = self.me();
+        let votes = self.is_voter();
+        self.timers.stop(Timer::Joiners);
+        let Some(deciding) = &mut self.deciding else { return };
+        let mut accepted = BTreeSet::new();
+        if votes && deciding.acceptor.accept(term, outcome.clone()).is_ok() {
+            accepted.insert(me);
+        }
+        deciding.lead = Lead::Accept { term, attempt, outcome, ready, accepted };
+        let voters: Vec<NodeId> = self.history.iter().flat_map(|history| history.voters.ids()).collect();
+        for voter in voters.into_iter().filter(|voter| *voter != me) {
+            self.ask_for_vote(voter, out);
+        }
     }
 
-    /// Whoever leads now may wait for this node's vote under a ballot that is lower than the one that this node promised to the dead,
-    /// and may never hear of that one.
-    pub(super) fn tell_of_the_ballot_of_the_dead(&self, out: &mut Outbox<Effect>) {
-        let (Some(history), Some(current)) = (&self.history, &self.current) else { return };
-        let owner = history.view.member(current.ballot().node);
-        if let Some(leader) = self.leader().filter(|leader| *leader != self.me() && owner.is_some_and(|owner| self.is_gone(owner))) {
-            self.send(leader, Message::Stale, out);
+    /// Asks a voter; one that holds the attempt's data knows the entry.
+    fn ask_for_vote(&self, to: NodeId, out: &mut Outbox<Effect>) {
+        let Some(Lead::Accept { term, attempt, outcome, ready, .. }) = self.deciding.as_ref().map(|deciding| &deciding.lead) else {
+            return;
+        };
+        let entry = if ready.contains(&to) { None } else { Some(outcome.clone()) };
+        self.send_from(self.place_of(*term, *attempt), to, Message::Accept(entry), out);
+    }
+
+    pub(super) fn count_accepted(&mut self, header: &Header) {
+        let Some(deciding) = &mut self.deciding else { return };
+        if let Lead::Accept { term, accepted, .. } = &mut deciding.lead
+            && *term == header.term
+        {
+            accepted.insert(header.sender);
         }
+    }
+
+    /// The entry is decided once a quorum of the voters accepted it: its data is with every next member.
+    pub(super) fn decide_when_accepted(&mut self, out: &mut Outbox<Effect>) {
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
+        let Lead::Accept { term, attempt, outcome, ready, accepted } = &deciding.lead else { return };
+        if deciding.decided.is_some() || !self.is_quorum(accepted.iter().copied()) {
+            return;
+        }
+        let place = self.place_of(*term, *attempt);
+        let members = history.view.members().iter().filter(|member| !self.is_gone(member)).map(|member| member.id);
+        let everybody: BTreeSet<NodeId> = members.chain(history.voters.ids()).chain(outcome.view.ids()).collect();
+        for to in everybody.into_iter().filter(|to| *to != self.me()) {
+            let entry = if ready.contains(&to) { None } else { Some(outcome.clone()) };
+            self.send_from(place, to, Message::Decide { entry, leaves: false }, out);
+        }
+        let outcome = outcome.clone();
+        self.with_deciding(|deciding| deciding.decided = Some(outcome));
     }
 
     /// Sends a peer that can be sent to again what this leader last asked.
-    pub(super) fn lead_again(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
-        let (Some(history), Some(current)) = (&self.history, &self.current) else { return };
-        let Some(leading) = &current.leading else { return };
-        let message = match leading.proposal() {
-            None if history.view.contains(node) => Message::Prepare,
-            Some(proposal) if proposal.participants.contains(&node) => Message::Propose(proposal.clone()),
-            Some(proposal) if proposal.outcome.view.contains(node) => {
-                Message::Admit { proposal: proposal.clone(), view: history.view.clone() }
+    pub(super) fn lead_again(&self, node: NodeId, out: &mut Outbox<Effect>) {
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
+        let votes = history.voters.of(node).is_some();
+        match &deciding.lead {
+            Lead::Follow => {}
+            Lead::Prepare { .. } => {
+                if votes {
+                    self.send(node, Message::Prepare, out);
+                }
             }
-            _ => return,
-        };
-        let participates = matches!(message, Message::Propose(_));
-        self.send(node, message, out);
-        if participates && current.joiners_hold {
-            self.send(node, Message::Prepared, out);
+            Lead::Attempt(attempts) => {
+                let opens = votes && attempts.term != history.first_term() && !deciding.opened.contains(&node);
+                if opens {
+                    self.send(node, Message::Open, out);
+                }
+                if let Some(proposal) = attempts.proposal.as_ref().filter(|proposal| proposal.receivers().contains(&node)) {
+                    self.tell_attempt(node, self.place_of(attempts.term, attempts.number), proposal, out);
+                }
+            }
+            Lead::Accept { term, attempt, outcome, accepted, .. } => {
+                if votes && !accepted.contains(&node) {
+                    self.send_from(self.place_of(*term, *attempt), node, Message::Accept(Some(outcome.clone())), out);
+                }
+            }
         }
     }
 
-    /// Counts a voter or a joiner; or learns from the leader that all joiners are ready.
-    pub(super) fn count_prepared(&mut self, header: &Header, out: &mut Outbox<Effect>) {
-        let Some(current) = &mut self.current else { return };
-        current.joiners_hold |= header.sender == header.ballot.node && header.ballot == current.ballot();
-        let Some(leading) = current.leading.as_mut().filter(|leading| leading.ballot() == header.ballot) else { return };
-        leading.accept(header.sender);
-        current.prepared.insert(header.sender);
-        self.tell_that_joiners_hold(out);
+    /// Leads no more; what was asked for under this node's term may still be chosen.
+    pub(super) fn step_down(&mut self) {
+        self.with_deciding(|deciding| deciding.lead = Lead::Follow);
+        self.timers.stop(Timer::Joiners);
     }
 
-    /// Whoever accepts makes the outcome one that may be chosen, whatever happens to the leader: so the members accept a
-    /// proposal that joiners shall hold state of only once these do.
-    fn tell_that_joiners_hold(&mut self, out: &mut Outbox<Effect>) {
-        let Some(current) = self.current.as_mut().filter(|current| !current.joiners_hold) else { return };
-        let Some(proposal) = current.leading.as_ref().and_then(Proposer::proposal) else { return };
-        if proposal.inherited || !proposal.has_joiners() || !proposal.joiners().all(|joiner| current.prepared.contains(&joiner.id)) {
-            return;
+    /// A voter promised a higher term: its owner leads for now.
+    pub(super) fn overtaken(&mut self, term: Term, now: Instant) {
+        let Some(deciding) = &mut self.deciding else { return };
+        if deciding.lead.term().is_some_and(|own| own < term) {
+            deciding.highest = deciding.highest.max(term);
+            self.step_down();
+            self.timers.set(Timer::Follow, now.after(FOLLOW_WAIT));
         }
-        current.joiners_hold = true;
-        let participants = proposal.participants.clone();
-        self.broadcast(participants, &Message::Prepared, out);
     }
+}
 
-    /// The leader's rule: all participants accepted, so that their data is safe, and that of the joiners before.
-    pub(super) fn decide_when_accepted(&mut self, out: &mut Outbox<Effect>) {
-        let Some(current) = self.current.as_mut().filter(|current| current.decided.is_none()) else { return };
-        let Some(chosen) = current.leading.as_ref().and_then(Proposer::chosen) else { return };
-        let outcome = chosen.outcome.clone();
-        let all: Vec<NodeId> = chosen.participants.iter().copied().chain(chosen.joiners().map(|joiner| joiner.id)).collect();
-        current.decided = Some(outcome.clone());
-        self.broadcast(all, &Message::Decide(outcome), out);
-    }
-
-    /// Whether what was proposed cannot be decided as it is: somebody it needs is dead, late, or cannot be reached.
-    fn must_try_again(&self) -> bool {
-        let (Some(history), Some(current)) = (&self.history, &self.current) else { return false };
-        let Some(proposal) = current.leading.as_ref().and_then(Proposer::proposal) else { return false };
-        let dead = |node: &NodeId| history.view.member(*node).is_none_or(|member| self.is_gone(member));
-        let lost = |joiner: &Member| (self.is_dead(joiner) || current.joiners_over) && !current.prepared.contains(&joiner.id);
-        let joiner_lost = || !proposal.inherited && proposal.joiners().any(lost);
-        let silent = |node: &NodeId| history.view.member(*node).is_some_and(|member| self.is_silent(member));
-        let overdue = |node: &NodeId| current.grace_over || silent(node);
-        let late = |node: &NodeId| !current.contributed.contains_key(node) && overdue(node);
-        let out_of_grace = !proposal.inherited && proposal.outcome.contributors.iter().any(late);
-        current.retry
-            || proposal.participants.iter().any(dead)
-            || joiner_lost()
-            || out_of_grace
-            || self.can_go_on_without_whom_it_waits_for()
+impl Attempts {
+    fn new(term: Term) -> Self {
+        Self { term, number: 0, within: None, proposal: None, ready: BTreeSet::new() }
     }
 }

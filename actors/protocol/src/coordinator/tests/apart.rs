@@ -27,13 +27,13 @@ fn all_promise(leader: &mut Leader, members: &[u64]) -> Option<Vec<u64>> {
 fn one_of_a_pair_that_cannot_reach_each_other_takes_no_part() {
     let mut leader = Leader::new(&[1, 2, 3, 4]);
     for attempt in 1..=REPORTS_TO_PART {
-        let ballot = leader.ballot();
-        leader.hear(2, ballot, Message::Broken(NodeId(3)));
-        let again = leader.ballot();
-        assert!(again > ballot);
+        let term = leader.term();
+        leader.hear(2, term, Message::Broken(NodeId(3)));
+        let again = leader.term();
+        assert!(again > term);
         // The other end of the same break, of an attempt that is over.
-        leader.hear(3, ballot, Message::Broken(NodeId(2)));
-        assert_eq!(leader.ballot(), again, "one break costs one attempt");
+        leader.hear(3, term, Message::Broken(NodeId(2)));
+        assert_eq!(leader.term(), again, "one break costs one attempt");
         let expected = if attempt < REPORTS_TO_PART { vec![1, 2, 3, 4] } else { vec![1, 2, 4] };
         assert_eq!(all_promise(&mut leader, &[2, 3, 4]), Some(expected), "attempt {attempt}");
     }
@@ -43,11 +43,11 @@ fn one_of_a_pair_that_cannot_reach_each_other_takes_no_part() {
 fn whoever_more_members_cannot_reach_takes_no_part() {
     let mut leader = Leader::new(&[1, 2, 3, 4, 5]);
     for reporter in [4, 5] {
-        leader.hear(reporter, leader.ballot(), Message::Broken(NodeId(2)));
+        leader.hear(reporter, leader.term(), Message::Broken(NodeId(2)));
         all_promise(&mut leader, &[2, 3, 4, 5]);
     }
     // The same pair as at first: one of nodes 2 and 4, and node 5 cannot reach node 2 either.
-    leader.hear(4, leader.ballot(), Message::Broken(NodeId(2)));
+    leader.hear(4, leader.term(), Message::Broken(NodeId(2)));
     leader.now += STREAM_BROKEN_WAIT.0;
     leader.tell(In::Tick);
     assert_eq!(all_promise(&mut leader, &[2, 3, 4, 5]), Some(vec![1, 3, 4, 5]));
@@ -61,14 +61,14 @@ fn nobody_is_left_out_without_whom_the_others_are_no_quorum_and_attempts_follow_
     leader.hear_promise(2, true);
     let mut waits = Vec::new();
     for attempt in 0..12 {
-        let (ballot, begun) = (leader.ballot(), leader.now);
-        let mut effects = leader.hear(2, ballot, Message::Broken(NodeId(1)));
-        while leader.ballot() == ballot {
-            leader.hear(2, ballot, Message::Broken(NodeId(1)));
+        let (term, begun) = (leader.term(), leader.now);
+        let mut effects = leader.hear(2, term, Message::Broken(NodeId(1)));
+        while leader.term() == term {
+            leader.hear(2, term, Message::Broken(NodeId(1)));
             leader.now = leader.machine.next_deadline().unwrap().0;
             effects.extend(leader.tell(In::Tick));
         }
-        assert!(leader.ballot() > ballot && !abandons(&effects), "attempt {attempt}: {effects:?}");
+        assert!(leader.term() > term && !abandons(&effects), "attempt {attempt}: {effects:?}");
         assert_eq!(all_promise(&mut leader, &[2]), Some(vec![1, 2]));
         waits.push((leader.now - begun) / 1000);
     }
@@ -80,29 +80,29 @@ fn a_leader_goes_on_without_a_member_that_it_cannot_send_to() {
     let mut leader = Leader::new(&[1, 2, 3]);
     for id in [2, 3] {
         leader.tell(In::PeerUp(NodeId(id)));
-        leader.hear(id, leader.ballot(), Message::Contribute(Contributed { terms: TERMS, samples: None, rates: vec![] }));
+        leader.hear(id, leader.term(), Message::Contribute(Contributed { spec: TERMS, samples: None, rates: vec![] }));
     }
-    let first = leader.ballot();
+    let first = leader.term();
     leader.tell(In::PeerDown(NodeId(3)));
     leader.now += AWAY_WAIT.0 - 1;
     leader.tell(In::Tick);
-    assert_eq!(leader.ballot(), first, "most connections are made anew at once");
+    assert_eq!(leader.term(), first, "most connections are made anew at once");
     leader.now += 1;
     leader.tell(In::Tick);
-    assert!(leader.ballot() > first);
+    assert!(leader.term() > first);
     assert_eq!(all_promise(&mut leader, &[2]), Some(vec![1, 2]));
 }
 
 #[test]
 fn a_leader_waits_for_a_member_without_which_there_is_no_quorum() {
     let mut leader = Leader::new(&[1, 2, 3, 4]);
-    let first = leader.ballot();
+    let first = leader.term();
     leader.tell(In::PeerDown(NodeId(3)));
     leader.tell(In::PeerDown(NodeId(4)));
     leader.tell(In::PeerDown(NodeId(2)));
     leader.now += 10 * AWAY_WAIT.0;
     let effects = leader.tell(In::Tick);
-    assert_eq!(leader.ballot(), first);
+    assert_eq!(leader.term(), first);
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Waiting(Some(_)))), "{effects:?}");
     leader.tell(In::PeerUp(NodeId(2)));
     assert_eq!(all_promise(&mut leader, &[2]), Some(vec![1, 2]));
@@ -111,7 +111,7 @@ fn a_leader_waits_for_a_member_without_which_there_is_no_quorum() {
 #[test]
 fn a_member_that_its_leader_cannot_reach_leads_after_a_while() {
     let mut member = Leader::of(&[1, 2, 3, 4, 5], 3);
-    member.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
+    member.tell(In::Contribute { round: Round::FOUNDING, spec: TERMS, samples: None, rates: vec![], buffers: 0 });
     member.tell(In::PeerDown(NodeId(1)));
     let prepares = |effects: &[Effect]| says(effects, |message| matches!(message, Message::Prepare));
     // Two members are before it: 1, and 2, which may reach node 1.
@@ -125,7 +125,7 @@ fn a_member_that_its_leader_cannot_reach_leads_after_a_while() {
 #[test]
 fn a_member_does_not_depose_its_leader_where_the_others_are_no_quorum() {
     let mut member = Leader::of(&[1, 2], 2);
-    member.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
+    member.tell(In::Contribute { round: Round::FOUNDING, spec: TERMS, samples: None, rates: vec![], buffers: 0 });
     member.tell(In::PeerDown(NodeId(1)));
     member.now += 20 * AWAY_WAIT.0;
     assert!(!says(&member.tell(In::Tick), |message| matches!(message, Message::Prepare)));
@@ -134,12 +134,12 @@ fn a_member_does_not_depose_its_leader_where_the_others_are_no_quorum() {
 #[test]
 fn streams_of_a_member_that_cannot_be_reached_are_reported_to_the_leader_until_it_parts_them() {
     let mut member = Leader::of(&[1, 2, 3], 2);
-    let opened = member.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
+    let opened = member.tell(In::Contribute { round: Round::FOUNDING, spec: TERMS, samples: None, rates: vec![], buffers: 0 });
     let plan = opened.iter().find_map(|effect| if let Effect::Open(plan) = effect { Some(plan.clone()) } else { None }).unwrap();
     assert!(plan.other_owners().contains(&NodeId(3)), "node 3 owns a shard");
     let outcome = founded(&member.view, NodeId(1));
     let participants = member.view.ids().collect();
-    member.hear(1, plan.attempt.ballot, Message::Propose(Proposal { outcome, participants, inherited: false }));
+    member.hear(1, plan.attempt.term, Message::Propose(Proposal { outcome, participants, inherited: false }));
     let broken = |effects: &[Effect]| says(effects, |message| matches!(message, Message::Broken(NodeId(3))));
     member.tell(In::PeerDown(NodeId(3)));
     member.now += AWAY_WAIT.0;
@@ -156,14 +156,14 @@ fn streams_of_a_member_that_cannot_be_reached_are_reported_to_the_leader_until_i
 #[test]
 fn whoever_leads_learns_of_the_ballot_that_was_promised_to_the_dead() {
     let mut member = Leader::of(&[1, 2, 3], 3);
-    let taken_over = member.ballot().next_of(NodeId(2));
+    let taken_over = member.term().next_of(NodeId(2));
     member.hear(2, taken_over, Message::Prepare);
-    assert_eq!(member.ballot(), taken_over);
+    assert_eq!(member.term(), taken_over);
     let dead = member.view.member(NodeId(2)).unwrap().incarnation;
     let effects = member.tell(In::Lost(NodeId(2), dead));
     let told = |effect: &Effect| {
         let Effect::Send { to, frame: Frame::V1 { header, message } } = effect else { return false };
-        *to == NodeId(1) && header.ballot == taken_over && **message == Message::Stale
+        *to == NodeId(1) && header.term == taken_over && **message == Message::Stale
     };
     assert!(effects.iter().any(told), "{effects:?}");
 }
@@ -173,13 +173,13 @@ fn a_member_that_only_others_hear_is_given_up_at_once_and_counts_again_when_it_i
     let mut leader = Leader::new(&[1, 2, 3]);
     for id in [2, 3] {
         leader.tell(In::PeerUp(NodeId(id)));
-        leader.hear(id, leader.ballot(), Message::Contribute(Contributed { terms: TERMS, samples: None, rates: vec![] }));
+        leader.hear(id, leader.term(), Message::Contribute(Contributed { spec: TERMS, samples: None, rates: vec![] }));
     }
-    let first = leader.ballot();
+    let first = leader.term();
     leader.now += 10 * AWAY_WAIT.0;
     leader.tell(In::Unheard([NodeId(3)].into()));
     leader.tell(In::Tick);
-    assert!(leader.ballot() > first);
+    assert!(leader.term() > first);
     leader.tell(In::Unheard([].into()));
     assert_eq!(all_promise(&mut leader, &[2, 3]), Some(vec![1, 2, 3]));
 }

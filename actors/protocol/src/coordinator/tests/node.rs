@@ -2,7 +2,7 @@
 
 use super::oracle::{GAMMA, mean, slow_step};
 use crate::algorithm::BufferStrategy;
-use crate::coordinator::{Attempt, Coordinator, Origin, Outcome, Plan, Publication, RoundKind, Settings, Terms};
+use crate::coordinator::{Attempt, Coordinator, Origin, Outcome, Plan, Publication, RoundKind, RoundSpec, Settings};
 use crate::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, ShardId, Step};
 use crate::machine::Identity;
 use crate::policy::{OnMomentumLoss, Quorum};
@@ -78,22 +78,22 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    pub fn terms(&self, step: Step) -> Terms {
+    pub fn spec(&self, step: Step) -> RoundSpec {
         let slow = (step.0 + 1).is_multiple_of(self.slow_every);
         let kind = if slow { RoundKind::Slow } else { RoundKind::Average };
-        Terms { kind, step, gamma: GAMMA, elements: self.elements as u64 }
+        RoundSpec { kind, step, gamma: GAMMA, elements: self.elements as u64 }
     }
 
-    pub fn after(&self, terms: Terms) -> Terms {
-        let next = self.terms(terms.next_step());
-        if self.gradients > 0 && terms.kind != RoundKind::Gradients {
-            return Terms { kind: RoundKind::Gradients, elements: self.gradients as u64, ..next };
+    pub fn after(&self, spec: RoundSpec) -> RoundSpec {
+        let next = self.spec(spec.next_step());
+        if self.gradients > 0 && spec.kind != RoundKind::Gradients {
+            return RoundSpec { kind: RoundKind::Gradients, elements: self.gradients as u64, ..next };
         }
         next
     }
 
-    pub fn found(&self) -> Terms {
-        Terms { kind: RoundKind::Found, step: Step(0), gamma: 0.0, elements: self.elements as u64 }
+    pub fn found(&self) -> RoundSpec {
+        RoundSpec { kind: RoundKind::Found, step: Step(0), gamma: 0.0, elements: self.elements as u64 }
     }
 }
 
@@ -104,7 +104,7 @@ pub struct Node {
     pub stopped_until: u64,
     /// The round that the training thread works towards.
     pub round: Round,
-    pub next: Terms,
+    pub next: RoundSpec,
     pub waiting: bool,
     pub parameters: Vec<f64>,
     /// What the last round made.
@@ -255,7 +255,7 @@ impl Node {
             let pieces: Vec<&[f64]> = plan.contributors.iter().map(|node| piece(&self.parked, &self.frozen, &plan, *node, shard)).collect();
             let mut values = mean(&pieces);
             let mut momentum = None;
-            if plan.terms.kind == RoundKind::Slow {
+            if plan.spec.kind == RoundKind::Slow {
                 let state = (!lost.contains(&shard)).then(|| self.states[&shard].clone());
                 let mut next = vec![0.0; values.len()];
                 if let Some(state) = state {
@@ -330,13 +330,13 @@ impl Node {
         let publication = movement.publication.unwrap();
         match publication.donor_to(self.member.id) {
             Some(_) => self.buffers = movement.buffers.unwrap(),
-            None if BUFFERS == BufferStrategy::Reset && outcome.terms.kind == RoundKind::Slow => self.buffers.fill(0.0),
+            None if BUFFERS == BufferStrategy::Reset && outcome.spec.kind == RoundKind::Slow => self.buffers.fill(0.0),
             // Whoever joins has the buffers that a member has.
             None => assert!(self.buffers.is_empty() || !self.outside, "{} joined without buffers", self.member.id),
         }
         let values: Vec<f64> = movement.values.into_values().flatten().collect();
-        assert_eq!(values.len(), outcome.terms.elements as usize, "an incomplete model was applied");
-        if outcome.terms.carries_parameters() {
+        assert_eq!(values.len(), outcome.spec.elements as usize, "an incomplete model was applied");
+        if outcome.spec.carries_parameters() {
             self.parameters.clone_from(&values);
         }
         let mut states = BTreeMap::new();
@@ -345,7 +345,7 @@ impl Node {
             let received = movement.states.get(shard).or_else(|| self.states.get(shard).filter(|_| !publication.renews_anchor));
             match received {
                 Some(state) => _ = states.insert(*shard, state.clone()),
-                None if outcome.terms.kind == RoundKind::Found => {
+                None if outcome.spec.kind == RoundKind::Found => {
                     let momentum = vec![0.0; range.len()];
                     states.insert(*shard, State { anchor: values[range].to_vec(), momentum });
                 }
@@ -354,7 +354,7 @@ impl Node {
         }
         self.states = states;
         self.values = values;
-        (self.round, self.next) = (outcome.round.next(), schedule.after(outcome.terms));
+        (self.round, self.next) = (outcome.round.next(), schedule.after(outcome.spec));
         (self.waiting, self.outside) = (false, false);
         self.believed_dead.retain(|(id, incarnation)| outcome.view.member(*id).is_some_and(|member| member.incarnation == *incarnation));
         self.leavers.retain(|id| outcome.view.contains(*id));

@@ -59,7 +59,7 @@ impl Oracle {
         let zeros = vec![0.0; values.len()];
         let (mut anchor, mut momentum) =
             (self.anchors.get(&before).unwrap_or(&values).clone(), self.momenta.get(&before).unwrap_or(&zeros).clone());
-        if outcome.terms.kind == RoundKind::Slow {
+        if outcome.spec.kind == RoundKind::Slow {
             let layout = Layout::new(values.len());
             for shard in layout.shards() {
                 for index in layout.range(shard) {
@@ -69,10 +69,10 @@ impl Oracle {
                 }
             }
         }
-        if matches!(outcome.terms.kind, RoundKind::Slow | RoundKind::Found) {
+        if matches!(outcome.spec.kind, RoundKind::Slow | RoundKind::Found) {
             anchor.clone_from(&values);
         }
-        let parameters = if outcome.terms.carries_parameters() { values.clone() } else { self.parameters[&before].clone() };
+        let parameters = if outcome.spec.carries_parameters() { values.clone() } else { self.parameters[&before].clone() };
         self.parameters.insert(round, parameters);
         self.values.insert(round, values);
         self.anchors.insert(round, anchor);

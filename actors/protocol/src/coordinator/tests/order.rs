@@ -4,8 +4,8 @@ use super::streams::{LINEAGE, Leader, TERMS, says};
 use super::world::Fault;
 use super::{LONG, assert_finished, world};
 use crate::coordinator::plan::Attempt;
-use crate::coordinator::{Effect, In, Origin, Outcome, Proposal, RoundKind, Terms};
-use crate::ident::{Ballot, NodeId, Round};
+use crate::coordinator::{Effect, In, Origin, Outcome, Proposal, RoundKind, RoundSpec};
+use crate::ident::{NodeId, Round, Term};
 use crate::topology::hops;
 use crate::wire::Message;
 
@@ -32,7 +32,7 @@ fn sites_are_dealt_in_turn_whoever_leads() {
         assert_finished(&world, if seed % 2 == 1 { 5 } else { 6 });
         let (_, first) = world.oracle.outcomes.first_key_value().unwrap();
         let (_, last) = world.oracle.outcomes.last_key_value().unwrap();
-        // Under the first ballot the founding is proposed before the others told their rates.
+        // Under the first term the founding is proposed before the others told their rates.
         let dealt = ids([2, 17, 7, 22, 12, 27]);
         assert!(first.order.is_empty() || first.order == dealt);
         if seed % 2 == 0 {
@@ -62,31 +62,21 @@ fn a_joiner_stands_in_its_site() {
 fn a_malformed_order_breaks_no_member() {
     for order in [ids([]), ids([2, 1]), ids([7]), ids([1, 1]), ids([2, 1, 2]), ids([0; 40])] {
         let mut member = Leader::of(&[1, 2], 2);
-        let (view, ballot) = (member.view.clone(), Ballot { counter: 0, node: NodeId(1) });
-        let terms = Terms { kind: RoundKind::Average, ..TERMS };
-        member.tell(In::Contribute { round: Round::FOUNDING, terms, samples: None, rates: vec![], buffers: 0 });
+        let (view, term) = (member.view.clone(), Term { counter: 0, node: NodeId(1) });
+        let spec = RoundSpec { kind: RoundKind::Average, ..TERMS };
+        member.tell(In::Contribute { round: Round::FOUNDING, spec, samples: None, rates: vec![], buffers: 0 });
         let contributors = ids([1, 2]);
         let (participants, absent) = (contributors.clone(), vec![]);
         let (lineage, round) = (LINEAGE, Round::FOUNDING);
-        let outcome = Outcome {
-            lineage,
-            round,
-            terms,
-            contributors,
-            view,
-            absent,
-            momentum_lost: 0,
-            samples: None,
-            order,
-            origin: Origin::default(),
-        };
+        let outcome =
+            Outcome { lineage, round, spec, contributors, view, absent, momentum_lost: 0, samples: None, order, origin: Origin::default() };
         let proposal = Proposal { outcome: outcome.clone(), participants, inherited: false };
-        member.hear(1, ballot, Message::Propose(proposal));
-        let attempt = Attempt { round, ballot, lineage: LINEAGE };
+        member.hear(1, term, Message::Propose(proposal));
+        let attempt = Attempt { round, term, lineage: LINEAGE };
         member.tell(In::Reduced(attempt));
         let held: Vec<Effect> = (1..=2).flat_map(|owner| member.tell(In::ParametersHeld(attempt, NodeId(owner)))).collect();
         assert!(says(&held, |message| matches!(message, Message::Prepared)), "{held:?}");
-        let applied = member.hear(1, ballot, Message::Decide(outcome.clone()));
+        let applied = member.hear(1, term, Message::Decide(outcome.clone()));
         assert!(applied.iter().any(|effect| matches!(effect, Effect::Apply { outcome: decided, .. } if *decided == outcome)));
         // It leads the next round alone, after whatever order.
         member.tell(In::Lost(NodeId(1), member.view.member(NodeId(1)).map(|member| member.incarnation).unwrap()));

@@ -1,8 +1,8 @@
 //! A founding that goes on from a checkpoint: owners bring the slow momentum, the other holders are sent it.
 
 use crate::coordinator::plan::{Holders, Plan, Publication};
-use crate::coordinator::{Origin, Outcome, RoundKind, Terms};
-use crate::ident::{Ballot, Lineage, NodeId, Round, Step};
+use crate::coordinator::{Origin, Outcome, RoundKind, RoundSpec};
+use crate::ident::{Lineage, NodeId, Round, Step, Term};
 use crate::machine::Place;
 use crate::shards::{Layout, ShardMap};
 use crate::view::View;
@@ -12,13 +12,13 @@ const ELEMENTS: usize = 10_000;
 fn published(view: &View, participants: &[u64], me: u64, restores: bool) -> (Plan, Publication) {
     let (layout, nodes) = (Layout::new(ELEMENTS), participants.iter().copied().map(NodeId).collect::<Vec<_>>());
     let map = ShardMap::new(view, &layout, 1);
-    let terms = Terms { kind: RoundKind::Found, step: Step(96), gamma: 0.0, elements: ELEMENTS as u64 };
-    let place = Place { lineage: Lineage(7), epoch: view.epoch(), round: Round::FOUNDING, ballot: Ballot::default() };
-    let plan = Plan::new(NodeId(me), place, terms, (nodes[..1].to_vec(), nodes), layout, &map).restoring(restores);
+    let spec = RoundSpec { kind: RoundKind::Found, step: Step(96), gamma: 0.0, elements: ELEMENTS as u64 };
+    let place = Place { lineage: Lineage(7), epoch: view.epoch(), round: Round::FOUNDING, term: Term::default() };
+    let plan = Plan::new(NodeId(me), place, spec, (nodes[..1].to_vec(), nodes), layout, &map).restoring(restores);
     let outcome = Outcome {
         lineage: Lineage(7),
         round: Round::FOUNDING,
-        terms,
+        spec,
         contributors: plan.contributors.clone(),
         view: view.clone(),
         absent: vec![],

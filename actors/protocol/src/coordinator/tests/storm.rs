@@ -264,7 +264,7 @@ fn dense_storms_that_failed_once() {
     // A node was drained because the start before it had wanted to leave.
     storm(4983979435718341634, 5, 2, 19762, 42, 0);
     storm(17283962018210598817, 6, 0, 3974, 0, 0);
-    // Who had accepted an outcome and went over to a higher ballot no longer knew whom that outcome had let in.
+    // Who had accepted an outcome and went over to a higher term no longer knew whom that outcome had let in.
     storm(492179430981721438, 3, 1, 6743, 0, 17);
     // Of three nodes one left and one died in the same round.
     storm(9240943576071230928, 3, 0, 19816, 0, 0);

@@ -2,16 +2,16 @@
 
 use super::node::CLUSTER;
 use crate::coordinator::{
-    Attempt, Coordinator, Effect, GivesUp, In, Origin, Outcome, Proposal, RoundKind, STREAM_BROKEN_WAIT, Settings, Terms,
+    Attempt, Coordinator, Effect, GivesUp, In, Origin, Outcome, Proposal, RoundKind, RoundSpec, STREAM_BROKEN_WAIT, Settings,
 };
-use crate::ident::{Ballot, Lineage, NodeId, Round, Step};
+use crate::ident::{Lineage, NodeId, Round, Step, Term};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::policy::{OnMomentumLoss, Quorum};
 use crate::time::{Instant, Span};
 use crate::view::View;
 use crate::wire::{Contributed, Frame, Message};
 
-pub const TERMS: Terms = Terms { kind: RoundKind::Found, step: Step(0), gamma: 0.0, elements: 23 };
+pub const TERMS: RoundSpec = RoundSpec { kind: RoundKind::Found, step: Step(0), gamma: 0.0, elements: 23 };
 pub const LINEAGE: Lineage = Lineage(77);
 
 /// The coordinator of a node, the lowest one for the most part, and what it asks for.
@@ -44,7 +44,7 @@ fn settings(view: &View, node: u64) -> Settings {
 impl Leader {
     pub fn new(ids: &[u64]) -> Self {
         let mut leader = Self::of(ids, ids[0]);
-        leader.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
+        leader.tell(In::Contribute { round: Round::FOUNDING, spec: TERMS, samples: None, rates: vec![], buffers: 0 });
         leader
     }
 
@@ -67,20 +67,20 @@ impl Leader {
         out.take()
     }
 
-    pub fn hear(&mut self, from: u64, ballot: Ballot, message: Message) -> Vec<Effect> {
-        let place = Place { lineage: LINEAGE, epoch: self.view.epoch(), round: Round::FOUNDING, ballot };
+    pub fn hear(&mut self, from: u64, term: Term, message: Message) -> Vec<Effect> {
+        let place = Place { lineage: LINEAGE, epoch: self.view.epoch(), round: Round::FOUNDING, term };
         let Frame::V1 { header, message } = identity(&self.view, from).frame(place, message);
         self.tell(In::Frame { header, message })
     }
 
-    /// A member's promise under the ballot in force.
+    /// A member's promise under the term in force.
     pub fn hear_promise(&mut self, from: u64, contributes: bool) -> Vec<Effect> {
-        let contributed = contributes.then_some(Contributed { terms: TERMS, samples: None, rates: vec![] });
-        self.hear(from, self.ballot(), Message::Promise { accepted: None, refuted: Ballot::default(), holds: false, contributed })
+        let contributed = contributes.then_some(Contributed { spec: TERMS, samples: None, rates: vec![] });
+        self.hear(from, self.term(), Message::Promise { accepted: None, refuted: Term::default(), holds: false, contributed })
     }
 
-    pub fn ballot(&self) -> Ballot {
-        self.machine.place().ballot
+    pub fn term(&self) -> Term {
+        self.machine.place().term
     }
 }
 
@@ -89,7 +89,7 @@ pub fn founded(view: &View, contributor: NodeId) -> Outcome {
     Outcome {
         lineage: LINEAGE,
         round: Round::FOUNDING,
-        terms: TERMS,
+        spec: TERMS,
         contributors: vec![contributor],
         view: view.clone(),
         absent: vec![],
@@ -109,12 +109,12 @@ pub fn says(effects: &[Effect], wanted: fn(&Message) -> bool) -> bool {
 fn one_death_breaks_the_streams_of_many_members_and_costs_one_attempt() {
     let ids: Vec<u64> = (1..=14).collect();
     let mut leader = Leader::new(&ids);
-    let first = leader.ballot();
+    let first = leader.term();
     // Node 14 dies while node 13 still computes: its streams of the first attempt break everywhere, then it is found dead.
     let dead = leader.view.member(NodeId(14)).unwrap().incarnation;
-    leader.tell(In::StreamBroken(Attempt { round: Round::FOUNDING, ballot: first, lineage: LINEAGE }, NodeId(14)));
+    leader.tell(In::StreamBroken(Attempt { round: Round::FOUNDING, term: first, lineage: LINEAGE }, NodeId(14)));
     leader.tell(In::Lost(NodeId(14), dead));
-    let second = leader.ballot();
+    let second = leader.term();
     assert!(second > first);
     for id in 2..=12 {
         leader.hear_promise(id, true);
@@ -124,8 +124,8 @@ fn one_death_breaks_the_streams_of_many_members_and_costs_one_attempt() {
     leader.now += 600_000;
     assert!(!says(&leader.tell(In::Tick), |message| matches!(message, Message::Prepare)));
     for id in 2..=12 {
-        for ballot in [first, second] {
-            let effects = leader.hear(id, ballot, Message::Broken(NodeId(14)));
+        for term in [first, second] {
+            let effects = leader.hear(id, term, Message::Broken(NodeId(14)));
             assert!(!says(&effects, |message| matches!(message, Message::Abandon(_))), "{effects:?}");
         }
     }
@@ -141,7 +141,7 @@ fn who_leaves_after_it_contributed_cuts_nobody_short() {
     leader.tell(In::Leaving { node: NodeId(3), incarnation, contributes: false });
     let early = leader.hear_promise(3, true);
     assert!(!says(&early, |message| matches!(message, Message::Propose(_))), "node 2 is still expected: {early:?}");
-    let complete = leader.hear(2, leader.ballot(), Message::Contribute(Contributed { terms: TERMS, samples: None, rates: vec![] }));
+    let complete = leader.hear(2, leader.term(), Message::Contribute(Contributed { spec: TERMS, samples: None, rates: vec![] }));
     assert!(says(&complete, |message| matches!(message, Message::Propose(_))));
 }
 
@@ -150,16 +150,16 @@ fn who_leaves_after_it_contributed_cuts_nobody_short() {
 fn a_joiner_is_admitted_to_another_history_also_where_that_is_behind() {
     let all = crate::view::tests::view(&[1, 2, 3, 4]);
     let mut joiner = Leader { machine: Coordinator::new(settings(&all, 4)), view: all, now: 1 };
-    joiner.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
+    joiner.tell(In::Contribute { round: Round::FOUNDING, spec: TERMS, samples: None, rates: vec![], buffers: 0 });
     for (lineage, round, members, next) in [(LINEAGE, 90, vec![2, 3], [2, 3, 4]), (Lineage(78), 50, vec![1, 2, 3], [1, 3, 4])] {
         let (before, view) = (crate::view::tests::view(&members), crate::view::tests::view(&next));
-        let ballot = Ballot { counter: 1, node: NodeId(members[0]) };
-        let (terms, contributors) = (Terms { kind: RoundKind::Slow, ..TERMS }, vec![NodeId(members[0])]);
+        let term = Term { counter: 1, node: NodeId(members[0]) };
+        let (spec, contributors) = (RoundSpec { kind: RoundKind::Slow, ..TERMS }, vec![NodeId(members[0])]);
         let (participants, round) = (contributors.clone(), Round(round));
         let outcome = Outcome {
             lineage,
             round,
-            terms,
+            spec,
             contributors,
             view,
             absent: vec![],
@@ -169,7 +169,7 @@ fn a_joiner_is_admitted_to_another_history_also_where_that_is_behind() {
             origin: Origin::default(),
         };
         let admit = Message::Admit { proposal: Proposal { outcome, participants, inherited: false }, view: before.clone() };
-        let place = Place { lineage, epoch: before.epoch(), round, ballot };
+        let place = Place { lineage, epoch: before.epoch(), round, term };
         let Frame::V1 { header, message } = identity(&joiner.view, members[0]).frame(place, admit);
         joiner.tell(In::Frame { header, message });
         assert_eq!((joiner.machine.place().lineage, joiner.machine.place().round), (lineage, round));
@@ -183,12 +183,12 @@ fn what_was_lost_with_a_connection_is_asked_for_when_that_is_new_again() {
     for peer in [1, 3] {
         member.tell(In::PeerUp(NodeId(peer)));
     }
-    let opened = member.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
+    let opened = member.tell(In::Contribute { round: Round::FOUNDING, spec: TERMS, samples: None, rates: vec![], buffers: 0 });
     let plan = opened.iter().find_map(|effect| if let Effect::Open(plan) = effect { Some(plan.clone()) } else { None }).unwrap();
     let others = plan.other_owners();
     let outcome = founded(&member.view, NodeId(1));
     let participants = member.view.ids().collect();
-    member.hear(1, plan.attempt.ballot, Message::Propose(Proposal { outcome, participants, inherited: false }));
+    member.hear(1, plan.attempt.term, Message::Propose(Proposal { outcome, participants, inherited: false }));
     member.tell(In::Reduced(plan.attempt));
     for owner in others.iter().filter(|owner| **owner != NodeId(3)) {
         member.tell(In::ParametersHeld(plan.attempt, *owner));
@@ -215,7 +215,7 @@ fn what_was_lost_with_a_connection_is_asked_for_when_that_is_new_again() {
 #[test]
 fn a_member_that_was_left_out_votes_again_when_whoever_admits_it_dies() {
     let mut member = Leader::new(&[1, 2, 3, 4]);
-    let taken_over = Ballot { counter: 1, node: NodeId(2) };
+    let taken_over = Term { counter: 1, node: NodeId(2) };
     let outcome = founded(&member.view, NodeId(2));
     let proposal = Proposal { outcome, participants: vec![NodeId(2), NodeId(3), NodeId(4)], inherited: false };
     let admit = Message::Admit { proposal, view: member.view.clone() };
@@ -224,7 +224,7 @@ fn a_member_that_was_left_out_votes_again_when_whoever_admits_it_dies() {
     let dead = identity(&member.view, 2).incarnation;
     let resumed = member.tell(In::Lost(NodeId(2), dead));
     assert!(says(&resumed, |message| matches!(message, Message::Prepare)), "it leads again: {resumed:?}");
-    assert!(member.machine.view().is_some() && member.ballot() > taken_over);
+    assert!(member.machine.view().is_some() && member.term() > taken_over);
     let late = member.hear(2, taken_over, admit);
     assert!(member.machine.view().is_some(), "what a dead leader has sent admits nobody: {late:?}");
     member.hear_promise(3, true);
@@ -235,12 +235,12 @@ fn a_member_that_was_left_out_votes_again_when_whoever_admits_it_dies() {
 #[test]
 fn a_promise_is_told_again_when_its_leader_can_be_reached() {
     let mut member = Leader::of(&[1, 2, 3], 2);
-    member.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
+    member.tell(In::Contribute { round: Round::FOUNDING, spec: TERMS, samples: None, rates: vec![], buffers: 0 });
     let promises = |effects: &[Effect]| says(effects, |message| matches!(message, Message::Promise { contributed: Some(_), .. }));
-    assert!(!promises(&member.tell(In::PeerUp(NodeId(1)))), "the first ballot needs no promises");
-    let ballot = member.ballot().next_of(NodeId(1));
+    assert!(!promises(&member.tell(In::PeerUp(NodeId(1)))), "the first term needs no promises");
+    let term = member.term().next_of(NodeId(1));
     // It may be lost: the leader can be heard, but not answered yet.
-    assert!(promises(&member.hear(1, ballot, Message::Prepare)));
+    assert!(promises(&member.hear(1, term, Message::Prepare)));
     assert!(!promises(&member.tell(In::PeerUp(NodeId(3)))));
     assert!(promises(&member.tell(In::PeerUp(NodeId(1)))));
 }
@@ -256,7 +256,7 @@ fn a_founding_is_given_up_unless_it_is_decided() {
     assert!(says(&effects, |message| matches!(message, Message::Broken(NodeId(3)))), "{effects:?}");
 
     let mut alone = Leader::of(&[2], 2);
-    let contribute = In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 };
+    let contribute = In::Contribute { round: Round::FOUNDING, spec: TERMS, samples: None, rates: vec![], buffers: 0 };
     let opened = alone.tell(contribute);
     let plan = opened.iter().find_map(|effect| if let Effect::Open(plan) = effect { Some(plan.clone()) } else { None });
     let applied = alone.tell(In::Reduced(plan.unwrap().attempt));
@@ -271,17 +271,17 @@ fn survivors_propose(accepted: &Outcome, promised: &[u64], holders: &[u64]) -> P
     let ids = [1, 2, 3, 4, 5];
     let whole = crate::view::tests::view(&ids);
     let mut node = Leader::with(&ids, 2, |settings| Settings { quorum: Quorum::Survivors, ..settings });
-    node.tell(In::Contribute { round: Round::FOUNDING, terms: TERMS, samples: None, rates: vec![], buffers: 0 });
+    node.tell(In::Contribute { round: Round::FOUNDING, spec: TERMS, samples: None, rates: vec![], buffers: 0 });
     let gone = ids.iter().filter(|id| **id != 2 && !promised.contains(id));
     gone.for_each(|id| _ = node.tell(In::Lost(NodeId(*id), whole.member(NodeId(*id)).unwrap().incarnation)));
     let proposal = Proposal { outcome: accepted.clone(), participants: whole.ids().collect(), inherited: true };
-    let accepted = Some((Ballot { counter: 1, node: NodeId(1) }, proposal));
-    let (refuted, contributed) = (Ballot::default(), Contributed { terms: TERMS, samples: None, rates: vec![] });
+    let accepted = Some((Term { counter: 1, node: NodeId(1) }, proposal));
+    let (refuted, contributed) = (Term::default(), Contributed { spec: TERMS, samples: None, rates: vec![] });
     let promise = |id| {
         let (holds, contributed) = (holders.contains(id), Some(contributed.clone()));
         Message::Promise { accepted: accepted.clone(), refuted, holds, contributed }
     };
-    let effects: Vec<Effect> = promised.iter().flat_map(|id| node.hear(*id, node.ballot(), promise(id))).collect();
+    let effects: Vec<Effect> = promised.iter().flat_map(|id| node.hear(*id, node.term(), promise(id))).collect();
     let proposed = effects.iter().find_map(|effect| match effect {
         Effect::Send { frame: Frame::V1 { message, .. }, .. } => match &**message {
             Message::Propose(proposal) => Some(proposal.clone()),
@@ -297,7 +297,7 @@ fn founding_outcome(next: &[u64]) -> Outcome {
     Outcome {
         lineage: LINEAGE,
         round: Round::FOUNDING,
-        terms: TERMS,
+        spec: TERMS,
         contributors: vec![NodeId(1)],
         view: crate::view::tests::view(next),
         absent: vec![],

@@ -38,8 +38,8 @@ pub fn effect(now: u64, id: NodeId, effect: &Effect) {
     }
     match effect {
         Effect::Send { to, frame: Frame::V1 { header, message } } => {
-            let (round, counter, owner) = (header.round.0, header.ballot.counter, header.ballot.node.0);
-            line(now, &format!("{id} -> {to} round {round} ballot {counter}.{owner}"), message);
+            let (round, counter, owner) = (header.round.0, header.term.counter, header.term.node.0);
+            line(now, &format!("{id} -> {to} round {round} term {counter}.{owner}"), message);
         }
         Effect::Open(plan) => line(now, &format!("{id} OPEN"), &(plan.attempt, &plan.contributors, &plan.participants)),
         Effect::Publish(publication) => {

@@ -230,14 +230,14 @@ impl World {
             return;
         }
         node.train();
-        let (round, terms, frozen, buffers) = (node.round, node.next, node.frozen.clone(), node.buffers.clone());
+        let (round, spec, frozen, buffers) = (node.round, node.next, node.frozen.clone(), node.buffers.clone());
         let values = buffers.len() as u64;
         if !node.outside {
             // The same round's contribution of a node that rejoined replaces one that was never decided.
             self.oracle.contributions.insert((round, id), frozen);
             self.oracle.buffers.insert((round, id), buffers);
         }
-        self.feed(id, In::Contribute { round, terms, samples: None, rates: rates(id), buffers: values });
+        self.feed(id, In::Contribute { round, spec, samples: None, rates: rates(id), buffers: values });
     }
 
     pub fn feed(&mut self, id: NodeId, event: In) {
@@ -302,7 +302,7 @@ impl World {
     /// Whoever joins has the buffers of the lowest contributor, or all have zeros.
     fn check_buffers(&self, id: NodeId, outcome: &Outcome) {
         let donor = &self.oracle.buffers[&(outcome.round, outcome.contributors[0])];
-        let reset = outcome.terms.kind == RoundKind::Slow && BUFFERS == BufferStrategy::Reset;
+        let reset = outcome.spec.kind == RoundKind::Slow && BUFFERS == BufferStrategy::Reset;
         let expected = if reset { vec![0.0; donor.len()] } else { donor.clone() };
         assert_eq!(self.nodes[&id].buffers, expected, "{id} joined in {} with other buffers", outcome.round);
     }

@@ -4,7 +4,7 @@ use super::identity;
 use super::rounds::view_of;
 use crate::algorithm::{Gossip, LatePeers};
 use crate::gossip_peer::{Effect, GossipPeer, In, Key, Mix, Plan, Waits};
-use crate::ident::{Ballot, Epoch, Lineage, NodeId, Round, Step};
+use crate::ident::{Epoch, Lineage, NodeId, Round, Step, Term};
 use crate::machine::{Machine, Outbox, Place};
 use crate::time::{Instant, Span};
 use crate::view::View;
@@ -31,7 +31,7 @@ pub fn key(from: u64, step: u64) -> Key {
 
 /// A header of node `from` in `round` of the founding view.
 pub fn header(from: u64, round: u64) -> Header {
-    let place = Place { lineage: Lineage(1), epoch: Epoch::FOUNDING, round: Round(round), ballot: Ballot::default() };
+    let place = Place { lineage: Lineage(1), epoch: Epoch::FOUNDING, round: Round(round), term: Term::default() };
     identity(NodeId(from)).header(place)
 }
 

@@ -64,11 +64,11 @@ fn a_member_that_has_not_yet_heard_under_which_lineage_it_goes_on_is_one_all_the
         let mut node = member(2, before.clone(), &after);
         let effects = hears(&mut node, 3, standing(FIRST, 7, before.clone()));
         assert!(!gives_up(&effects), "{ids:?} {next}: {effects:?}");
-        assert!(!effects.iter().any(|effect| matches!(effect, Effect::Lost(..))), "{ids:?} {next}: {effects:?}");
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::Lost { .. })), "{ids:?} {next}: {effects:?}");
         // The other way round: what the last round made of this node's history is on its way here.
         let mut late = member(3, before.clone(), &standing(FIRST, 7, before));
         let effects = hears(&mut late, 2, after);
-        assert!(!gives_up(&effects) && !effects.iter().any(|effect| matches!(effect, Effect::Lost(..))), "{effects:?}");
+        assert!(!gives_up(&effects) && !effects.iter().any(|effect| matches!(effect, Effect::Lost { .. })), "{effects:?}");
     }
 }
 

@@ -116,7 +116,7 @@ impl Process {
                 assert_eq!((&self.failed, &self.coordinator), (&None, &None), "{} fails: {error}", self.id);
                 self.failed = Some(error);
             }
-            Effect::Lost(node, incarnation) => _ = self.lost.insert((node, incarnation)),
+            Effect::Lost { node, incarnation, .. } => _ = self.lost.insert((node, incarnation)),
             Effect::Back(node) => self.lost.retain(|(lost, _)| *lost != node),
             Effect::Joiners { epoch, members } => {
                 members.iter().for_each(|member| _ = self.lost.remove(&(member.id, member.incarnation)));

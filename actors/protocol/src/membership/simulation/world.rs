@@ -280,7 +280,7 @@ impl World {
         }
         let incarnation = self.processes[peer].incarnation;
         if departed && self.processes[at].declare(node, incarnation) {
-            self.feed(at, In::Down(node, incarnation));
+            self.feed(at, In::Down { node, incarnation, ended: false });
         }
     }
 
@@ -304,7 +304,7 @@ impl World {
             }
             let (node, incarnation) = (self.processes[peer].id, self.processes[peer].incarnation);
             if silent >= bound(DEATH) && self.processes[index].declare(node, incarnation) {
-                self.feed(index, In::Down(node, incarnation));
+                self.feed(index, In::Down { node, incarnation, ended: false });
             } else if heard && self.processes[index].declared.remove(&(node, incarnation)) {
                 self.feed(index, In::Up(node));
             }

@@ -41,8 +41,8 @@ fn the_largest_messages_fit_a_control_frame() {
         Message::Hello(hello),
         Message::Decide(largest.outcome.clone()),
         Message::Promise {
-            accepted: Some((header().ballot, largest.clone())),
-            refuted: header().ballot,
+            accepted: Some((header().term, largest.clone())),
+            refuted: header().term,
             holds: true,
             contributed: Some(contributed),
         },
@@ -146,14 +146,14 @@ fn texts() -> Vec<Counted> {
     };
     let refused = |text: &str| frame(Message::Refused(JoinRefusal::SettingsDiffer { differences: text.to_owned() }));
     let abandon = |one: &str, other: &str| {
-        let (one_terms, other_terms) = (one.to_owned(), other.to_owned());
-        frame(Message::Abandon(RefusalReason::TermsDiffer { one: NodeId(1), one_terms, other: NodeId(2), other_terms }))
+        let (one_spec, other_spec) = (one.to_owned(), other.to_owned());
+        frame(Message::Abandon(RefusalReason::SpecsDiffer { one: NodeId(1), one_spec, other: NodeId(2), other_spec }))
     };
     vec![
         counted("settings", SETTINGS_BYTES_MAX, &hello(""), &hello("x")),
         counted("differences", DIFFERENCES_BYTES_MAX, &refused(""), &refused("x")),
-        counted("one's terms", TERMS_BYTES_MAX, &abandon("", ""), &abandon("x", "")),
-        counted("the other's terms", TERMS_BYTES_MAX, &abandon("", ""), &abandon("", "x")),
+        counted("one's spec", SPEC_BYTES_MAX, &abandon("", ""), &abandon("x", "")),
+        counted("the other's spec", SPEC_BYTES_MAX, &abandon("", ""), &abandon("", "x")),
     ]
 }
 
@@ -172,8 +172,8 @@ fn a_text_beyond_its_bound_is_refused() {
 
 #[test]
 fn a_senders_explanation_is_cut_between_characters() {
-    let reason = |one_terms: String, other_terms: String| {
-        frame(Message::Abandon(RefusalReason::TermsDiffer { one: NodeId(1), one_terms, other: NodeId(2), other_terms }))
+    let reason = |one_spec: String, other_spec: String| {
+        frame(Message::Abandon(RefusalReason::SpecsDiffer { one: NodeId(1), one_spec, other: NodeId(2), other_spec }))
     };
     let long = format!("a{}", "é".repeat(1 << 18));
     let cut = format!("a{}", "é".repeat(99));

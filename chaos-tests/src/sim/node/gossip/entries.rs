@@ -89,5 +89,5 @@ fn start(header: &Header) -> Start {
 }
 
 fn place_of(header: &Header) -> Place {
-    Place { lineage: header.lineage, epoch: header.epoch, round: header.round, ballot: header.ballot }
+    header.place()
 }

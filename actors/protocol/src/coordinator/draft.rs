@@ -1,0 +1,168 @@
+//! An attempt as it travels to members: the change of what they know. In a steady round that is a few bytes, however many members
+//! there are; whole views go only to nodes that join and to whoever asks.
+
+use super::outcome::{Origin, Outcome, Proposal, RoundSpec};
+use super::voters::{NextVoters, VOTERS_KEPT, Voter};
+use crate::ident::{Lineage, NodeId, ShardId};
+use crate::sampler::Progress;
+use crate::shards::SHARDS_MAX;
+use crate::view::{MEMBERS_MAX, Member, View};
+use serde::{Deserialize, Serialize};
+
+/// What an attempt changes of the entry before. Members are named by their rank in the view of the round.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Draft {
+    /// What the round does.
+    pub spec: RoundSpec,
+    /// The history that the outcome belongs to.
+    pub lineage: Lineage,
+    /// Members that take no part, ascending.
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
+    pub absent_members: Vec<u16>,
+    /// Members that take part and do not contribute, ascending.
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
+    pub silent_members: Vec<u16>,
+    /// Members that take part and are not in the next view, ascending.
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
+    pub leaving_members: Vec<u16>,
+    /// Members of the next view that take no part in the reduction, ascending: nodes that join.
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
+    pub joining: Vec<Member>,
+    /// See [`Outcome::waiting`].
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
+    pub waiting: Vec<NodeId>,
+    /// See [`Outcome::retained`].
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, VOTERS_KEPT>")]
+    pub retained: Vec<Voter>,
+    /// See [`Outcome::leader`].
+    pub leader: NodeId,
+    /// See [`Outcome::absent`].
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, SHARDS_MAX>")]
+    pub absent_shards: Vec<ShardId>,
+    /// See [`Outcome::momentum_lost`].
+    pub momentum_lost: u64,
+    /// See [`Outcome::samples`].
+    pub samples: Option<Progress>,
+    /// See [`Outcome::order`]; `None`: as before.
+    pub order: Option<Order>,
+    /// See [`Outcome::origin`].
+    pub origin: Origin,
+}
+
+/// The order of the gossip graph.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Order(#[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")] pub Vec<NodeId>);
+
+/// What a draft is a change of: the view of the round and the order that the entry before decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Base<'a> {
+    /// The round.
+    pub round: crate::ident::Round,
+    /// Its view.
+    pub view: &'a View,
+    /// The order of the gossip graph.
+    pub order: &'a [NodeId],
+}
+
+impl Draft {
+    /// `proposal` as a change of `base`.
+    #[must_use]
+    pub fn new(proposal: &Proposal, base: Base<'_>) -> Self {
+        let Proposal { outcome, participants } = proposal;
+        let takes_part = |id: &NodeId| participants.binary_search(id).is_ok();
+        // A view has fewer members than a u16 has values.
+        let ranks = |select: &dyn Fn(&NodeId) -> bool| -> Vec<u16> {
+            base.view.ids().enumerate().filter(|(_, id)| select(id)).map(|(rank, _)| rank as u16).collect()
+        };
+        Self {
+            spec: outcome.spec,
+            lineage: outcome.lineage,
+            absent_members: ranks(&|id| !takes_part(id)),
+            silent_members: ranks(&|id| takes_part(id) && outcome.contributors.binary_search(id).is_err()),
+            leaving_members: ranks(&|id| takes_part(id) && !outcome.view.contains(*id)),
+            joining: proposal.joiners().cloned().collect(),
+            waiting: outcome.waiting.clone(),
+            retained: outcome.retained.clone(),
+            leader: outcome.leader,
+            absent_shards: outcome.absent.clone(),
+            momentum_lost: outcome.momentum_lost,
+            samples: outcome.samples.clone(),
+            order: (outcome.order != base.order).then(|| Order(outcome.order.clone())),
+            origin: outcome.origin,
+        }
+    }
+
+    /// The proposal that it stands for; `None` if it is no change of `base`.
+    #[must_use]
+    pub fn resolve(&self, base: Base<'_>) -> Option<Proposal> {
+        let members = base.view.members();
+        let lists = [&self.absent_members, &self.silent_members, &self.leaving_members];
+        let named = |ranks: &Vec<u16>| {
+            ranks.windows(2).all(|pair| pair[0] < pair[1]) && ranks.last().is_none_or(|last| usize::from(*last) < members.len())
+        };
+        if !lists.iter().all(|ranks| named(ranks)) {
+            return None;
+        }
+        let has = |ranks: &Vec<u16>, rank: usize| ranks.iter().any(|named| usize::from(*named) == rank);
+        let mut participants = Vec::with_capacity(members.len());
+        let mut contributors = Vec::with_capacity(members.len());
+        let mut next: Vec<Member> = self.joining.clone();
+        for (rank, member) in members.iter().enumerate() {
+            if has(&self.absent_members, rank) {
+                continue;
+            }
+            participants.push(member.id);
+            if !has(&self.silent_members, rank) {
+                contributors.push(member.id);
+            }
+            if !has(&self.leaving_members, rank) {
+                next.push(member.clone());
+            }
+        }
+        if contributors.is_empty() {
+            return None;
+        }
+        let view = next_view(base.view, next, !self.joining.is_empty())?;
+        let voting = |id: &NodeId| view.contains(*id) && !self.waiting.contains(id);
+        if !voting(&self.leader) || self.retained.iter().any(|voter| view.contains(voter.node)) {
+            return None;
+        }
+        let outcome = Outcome {
+            lineage: self.lineage,
+            round: base.round,
+            spec: self.spec,
+            contributors,
+            view,
+            absent: self.absent_shards.clone(),
+            momentum_lost: self.momentum_lost,
+            samples: self.samples.clone(),
+            order: self.order.as_ref().map_or_else(|| base.order.to_vec(), |order| order.0.clone()),
+            origin: self.origin,
+            waiting: self.waiting.clone(),
+            retained: self.retained.clone(),
+            leader: self.leader,
+        };
+        Some(Proposal { outcome, participants })
+    }
+}
+
+/// The view of `members` that follows `before`: the same epoch if nothing changed. A node that `joins` changes it also where it was
+/// a member before, since it is not ready twice.
+#[must_use]
+pub fn next_view(before: &View, mut members: Vec<Member>, joins: bool) -> Option<View> {
+    members.sort_by_key(|member| member.id);
+    if !joins && members.iter().eq(before.members()) {
+        return Some(before.clone());
+    }
+    let epoch = crate::ident::Epoch(before.epoch().0.checked_add(1)?);
+    before.succeeded_by(epoch, members).ok()
+}
+
+impl NextVoters {
+    /// Sets the voters of `outcome`.
+    pub fn apply_to(self, outcome: &mut Outcome) {
+        outcome.waiting = self.waiting;
+        outcome.retained = self.retained;
+        outcome.leader = self.leader;
+    }
+}

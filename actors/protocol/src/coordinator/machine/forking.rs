@@ -1,0 +1,105 @@
+//! Survivors: after a while without a quorum, the leader of the members that it reaches starts a new history whose voters are those.
+//!
+//! ```text
+//!   leader                         the others that it reaches
+//!     ├─ Fork{lineage, voters} ──────▶│   from now on they vote in the new history, on the same round
+//!     │◀─────────── Promise{accepted} ┤   what they accepted before counts: its data is with every next member
+//!     ├─ Accept(that), or an attempt ▶│   the round is made anew only if none of them is a next member of that
+//! ```
+//! A node that takes part in a fork answers nothing of the history before: to that one it is as good as dead.
+
+use super::Coordinator;
+use super::timers::Timer;
+use crate::coordinator::events::Effect;
+use crate::coordinator::outcome::Outcome;
+use crate::coordinator::voters::{Voter, Voters};
+use crate::ident::{Lineage, NodeId, Term};
+use crate::machine::Outbox;
+use crate::policy::{OnQuorumLoss, Quorum};
+use crate::time::Instant;
+use crate::wire::{Header, Message};
+use std::collections::BTreeSet;
+use xxhash_rust::xxh3::xxh3_128;
+
+impl Coordinator {
+    /// Starts a history without a quorum, once it was waited for long enough, or nobody is left to wait for.
+    pub(super) fn fork_when_due(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let contributed = self.deciding.as_ref().is_some_and(|deciding| !deciding.contributed.is_empty() && deciding.decided.is_none());
+        if !contributed || self.quorum_lives() || !self.may_fork() {
+            self.timers.stop(Timer::Fork);
+            return self.with_deciding(|deciding| deciding.fork_due = false);
+        }
+        let due = self.deciding.as_ref().is_some_and(|deciding| deciding.fork_due);
+        if due || self.missing_voters_ended() {
+            return self.fork(now, out);
+        }
+        self.timers.start(Timer::Fork, now.after(self.settings.fork_after));
+    }
+
+    fn fork(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
+        let reached: BTreeSet<NodeId> = self.taking_part().into_iter().filter(|node| !self.links.is_given_up(*node)).collect();
+        let voters: Vec<Voter> = history.view.members().iter().filter(|member| reached.contains(&member.id)).map(Voter::from).collect();
+        let term = deciding.highest.next_of(self.me());
+        let lineage = forked(history.lineage, history.round.0, term, &voters);
+        let message = Message::Fork { lineage, voters: voters.clone() };
+        for to in reached.into_iter().filter(|to| *to != self.me()) {
+            let place = crate::machine::Place { term, ..self.place() };
+            self.send_from(place, to, message.clone(), out);
+        }
+        self.enter_fork(lineage, voters, term.node);
+        self.ask_for_promises(term, now, out);
+    }
+
+    fn enter_fork(&mut self, lineage: Lineage, voters: Vec<Voter>, leader: NodeId) {
+        if let Some(history) = &mut self.history {
+            history.lineage = lineage;
+            history.voters = Voters::new(voters, leader);
+            history.leader = leader;
+            history.is_fork = true;
+        }
+        self.with_deciding(|deciding| deciding.fork_due = false);
+        self.timers.stop(Timer::Fork);
+    }
+
+    pub(super) fn receive_fork(&mut self, header: &Header, lineage: Lineage, voters: Vec<Voter>, now: Instant, out: &mut Outbox<Effect>) {
+        let allowed = self.settings.quorum == Quorum::Survivors || self.settings.on_quorum_loss == OnQuorumLoss::Fork;
+        let Some(history) = &self.history else { return };
+        let akin = lineage.is_decided() && lineage != history.lineage && lineage.is_akin(history.lineage);
+        let members =
+            voters.iter().all(|voter| history.view.member(voter.node).is_some_and(|member| member.incarnation == voter.incarnation));
+        let leads = voters.iter().any(|voter| voter.node == header.sender);
+        if !(allowed && akin && members && leads && voters.contains(&self.myself()) && history.member) {
+            return;
+        }
+        let Some(deciding) = &mut self.deciding else { return };
+        if deciding.acceptor.prepare(header.term).is_err() {
+            return self.send(header.sender, Message::Overtaken, out);
+        }
+        self.enter_fork(lineage, voters, header.sender);
+        self.follow(header.term, now);
+        self.tell_promise(header.term, out);
+    }
+
+    /// An entry as this history goes on with it. In a fork only its voters vote on the next round.
+    pub(super) fn as_entry_of_this_history(&self, outcome: Outcome) -> Outcome {
+        let Some(history) = self.history.as_ref().filter(|history| history.is_fork) else { return outcome };
+        let votes = |id: &NodeId| history.voters.of(*id).is_some();
+        let waiting = outcome.view.ids().filter(|id| !votes(id)).collect();
+        let leader = outcome.view.ids().find(votes).unwrap_or(outcome.leader);
+        Outcome { lineage: history.lineage, waiting, retained: Vec::new(), leader, ..outcome }
+    }
+}
+
+/// The name of a fork: the same for everybody that takes part in it, and for no other.
+fn forked(from: Lineage, round: u64, term: Term, voters: &[Voter]) -> Lineage {
+    let mut bytes = from.0.to_le_bytes().to_vec();
+    bytes.extend(round.to_le_bytes());
+    bytes.extend(term.counter.to_le_bytes());
+    bytes.extend(term.node.0.to_le_bytes());
+    for voter in voters {
+        bytes.extend(voter.node.0.to_le_bytes());
+        bytes.extend(voter.incarnation.0.to_le_bytes());
+    }
+    from.parted(xxh3_128(&bytes))
+}

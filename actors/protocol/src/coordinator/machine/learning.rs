@@ -1,0 +1,228 @@
+//! Decisions: told, asked for, applied; and the end of a node that leaves.
+//!
+//! Whoever missed a decision asks any member. A next member holds the data already; any other node joins again. A node that leaves goes
+//! when a quorum of the next voters knows the entry, or after a while: it may be the only one left that the leader told.
+
+use super::Coordinator;
+use super::deciding::{Deciding, Lead};
+use super::history::{Decided, History};
+use super::timers::Timer;
+use crate::coordinator::events::Effect;
+use crate::coordinator::outcome::Outcome;
+use crate::coordinator::plan::Attempt;
+use crate::coordinator::voters::Votes;
+use crate::ident::{Lineage, NodeId};
+use crate::machine::{Outbox, Place};
+use crate::planted::{self, Bug};
+use crate::time::{Instant, Span};
+use crate::wire::{Header, Message};
+use std::collections::BTreeSet;
+
+/// How long a node that leaves waits until a quorum of the next voters knows the entry that leaves it out.
+pub const LEAVE_ACKNOWLEDGED_WAIT: Span = Span::from_millis(2_000);
+
+/// The entry with which this node left.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Left {
+    pub decided: Decided,
+    /// Who knows it.
+    known_to: BTreeSet<NodeId>,
+    /// What this node still has to apply, once enough know it.
+    pending: Option<Pending>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Pending {
+    attempt: Attempt,
+    members: std::sync::Arc<[crate::view::Member]>,
+    began_in: Lineage,
+    votes: Option<Votes>,
+}
+
+impl Coordinator {
+    /// A peer says what was decided in the round under way.
+    pub(super) fn told_decision(&mut self, header: &Header, entry: Option<Outcome>, leaves: bool, out: &mut Outbox<Effect>) {
+        let Some(deciding) = &mut self.deciding else { return };
+        let accepted = deciding.acceptor.accepted().filter(|(term, _)| *term == header.term).map(|(_, outcome)| outcome.clone());
+        let ready = || deciding.data.ready(header.term, header.attempt).and_then(|movement| movement.outcome().cloned());
+        let Some(entry) = entry.or(accepted).or_else(ready) else { return self.send(header.sender, Message::Learn, out) };
+        if entry.round == header.round {
+            deciding.decided.get_or_insert(entry);
+        }
+        if leaves {
+            self.send_from(header.place(), header.sender, Message::Learned, out);
+        }
+    }
+
+    /// A frame of an earlier round: whoever asks is told the newest entry, if it is of this history. A node that leaves is told that its
+    /// entry is known.
+    pub(super) fn answer_late(&mut self, header: &Header, message: &Message, out: &mut Outbox<Effect>) {
+        let Some(Decided { outcome, place }) = self.last() else { return };
+        if header.lineage != place.lineage && header.lineage != outcome.lineage {
+            return;
+        }
+        match message {
+            Message::Decide { leaves: true, .. } => self.send_from(header.place(), header.sender, Message::Learned, out),
+            Message::Learned => self.note_learned(header, out),
+            // A straggler that was left out does not know.
+            Message::Contribute(_) if outcome.view.contains(header.sender) => {}
+            Message::Contribute(_)
+            | Message::Learn
+            | Message::Prepare
+            | Message::Open
+            | Message::Attempt(_)
+            | Message::Accept(_)
+            | Message::Broken(_)
+            | Message::Fork { .. } => {
+                self.send_from(*place, header.sender, Message::Decide { entry: Some(outcome.clone()), leaves: false }, out);
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells a peer that can be sent to again the newest entry, if it concerns it.
+    pub(super) fn tell_entry(&self, node: NodeId, out: &mut Outbox<Effect>) {
+        let Some(Decided { outcome, place }) = self.last() else { return };
+        let leaver = outcome.contributors.contains(&node) && !outcome.view.contains(node);
+        let votes = outcome.retained.iter().any(|voter| voter.node == node);
+        if outcome.view.contains(node) || leaver || votes {
+            let leaves = self.left_with.as_ref().is_some_and(|left| left.pending.is_some());
+            self.send_from(*place, node, Message::Decide { entry: Some(outcome.clone()), leaves }, out);
+        }
+    }
+
+    /// A later entry than this node's round: the others went on without it.
+    pub(super) fn passed_over(&mut self, header: &Header, entry: Outcome, now: Instant, out: &mut Outbox<Effect>) {
+        if entry.round < header.round || self.history.as_ref().is_none_or(|history| entry.lineage != history.lineage) {
+            return;
+        }
+        self.discard_where(|_| true, out);
+        self.go_on_outside(Decided { outcome: entry, place: header.place() }, now, out);
+    }
+
+    /// Applies a decided outcome; `true` if the next round began.
+    pub(super) fn apply_when_decided(&mut self, now: Instant, out: &mut Outbox<Effect>) -> bool {
+        let Some(deciding) = &self.deciding else { return false };
+        let Some(outcome) = deciding.decided.clone() else { return false };
+        let anything =
+            || deciding.data.moving.as_ref().filter(|movement| planted::has(Bug::ApplyWithoutData) && movement.published.is_some());
+        let attempt = deciding.data.of(&outcome).or_else(anything).map(|movement| movement.attempt());
+        let place = self.place();
+        match attempt {
+            Some(attempt) => self.apply(attempt, outcome, place, now, out),
+            None => {
+                // It was made without this node: nothing can bring its data here but joining again.
+                self.discard_where(|_| true, out);
+                self.go_on_outside(Decided { outcome, place }, now, out);
+            }
+        }
+        self.deciding.is_some()
+    }
+
+    fn apply(&mut self, attempt: Attempt, outcome: Outcome, place: Place, now: Instant, out: &mut Outbox<Effect>) {
+        let myself = self.myself();
+        // A bootstrap may be decided before this node's own training asked for it.
+        self.note_state_elements(outcome.spec);
+        self.mine = None;
+        let votes = self.votes_counted();
+        let began_in = self.began_in();
+        let members = self.history.as_ref().map(|history| history.view.members().into()).unwrap_or_default();
+        let last = outcome.view.size() == 1 && self.peers.is_leaving(myself);
+        let stays = outcome.view.member(myself.node).is_some_and(|member| member.incarnation == myself.incarnation);
+        self.timers.end_round();
+        let decided = Decided { outcome, place };
+        if stays && !last {
+            let outcome = decided.outcome.clone();
+            self.begin_round(decided);
+            out.push(Effect::Apply { attempt, outcome, members, began_in, votes, drained: false });
+            return self.replay(now, out);
+        }
+        self.history = None;
+        self.deciding = None;
+        let pending = Some(Pending { attempt, members, began_in, votes });
+        self.left_with = Some(Left { decided, known_to: BTreeSet::new(), pending });
+        self.timers.set(Timer::Leave, now.after(LEAVE_ACKNOWLEDGED_WAIT));
+        let next: Vec<NodeId> = self.left_with.iter().flat_map(|left| left.next_voters()).collect();
+        next.into_iter().for_each(|node| self.tell_entry(node, out));
+        self.leave_when_known(out);
+    }
+
+    /// Who voted for what this node led to its decision.
+    fn votes_counted(&self) -> Option<Votes> {
+        match self.deciding.as_ref().map(|deciding| &deciding.lead) {
+            Some(Lead::Accept { accepted, .. }) => {
+                let voters = self.history.as_ref()?.voters.clone();
+                Some(Votes { accepted: accepted.iter().copied().collect(), voters })
+            }
+            _ => None,
+        }
+    }
+
+    /// The round after an entry.
+    fn begin_round(&mut self, decided: Decided) {
+        let myself = self.myself();
+        let epoch = self.history.as_ref().map(|history| history.view.epoch());
+        let Decided { outcome, place } = decided;
+        let another_view = epoch != Some(outcome.view.epoch());
+        let history = History::after(outcome, place, myself);
+        self.peers.begin(&history, another_view);
+        let joiners = &self.peers.joiners;
+        self.links
+            .begin(history.round, |node| history.view.contains(node) || history.voters.of(node).is_some() || joiners.contains_key(&node));
+        self.rates.retain(|id, _| history.view.contains(*id));
+        self.deciding = Some(Deciding::new(history.first_term()));
+        self.history = Some(history);
+    }
+
+    /// The others decided without this node: it joins again, and goes on to vote where it is still a voter.
+    fn go_on_outside(&mut self, decided: Decided, now: Instant, out: &mut Outbox<Effect>) {
+        let was_member = self.history.as_ref().is_some_and(|history| history.member);
+        self.timers.end_round();
+        self.begin_round(decided);
+        if let Some(history) = &mut self.history {
+            history.member = false;
+        }
+        if !self.is_voter() {
+            self.leave_history(out);
+        }
+        self.end_waiting(out);
+        if was_member {
+            out.push(Effect::Stranded);
+        }
+        self.replay(now, out);
+    }
+
+    pub(super) fn note_learned(&mut self, header: &Header, out: &mut Outbox<Effect>) {
+        if let Some(left) = self.left_with.as_mut().filter(|left| left.decided.outcome.round == header.round) {
+            left.known_to.insert(header.sender);
+            self.leave_when_known(out);
+        }
+    }
+
+    /// Goes once a quorum of the next voters knows the entry.
+    fn leave_when_known(&mut self, out: &mut Outbox<Effect>) {
+        let me = self.me();
+        let Some(left) = &self.left_with else { return };
+        let voters = left.decided.outcome.voters();
+        let enough = voters.ids().all(|id| id == me) || voters.is_quorum(left.known_to.iter().copied());
+        if enough {
+            self.leave_unacknowledged(out);
+        }
+    }
+
+    /// Goes without waiting any longer.
+    pub(super) fn leave_unacknowledged(&mut self, out: &mut Outbox<Effect>) {
+        self.timers.stop(Timer::Leave);
+        let Some(left) = &mut self.left_with else { return };
+        if let Some(Pending { attempt, members, began_in, votes }) = left.pending.take() {
+            let outcome = left.decided.outcome.clone();
+            out.push(Effect::Apply { attempt, outcome, members, began_in, votes, drained: true });
+        }
+    }
+}
+
+impl Left {
+    fn next_voters(&self) -> Vec<NodeId> {
+        self.decided.outcome.voters().ids().collect()
+    }
+}

@@ -1,0 +1,284 @@
+//! Who lives, joins and leaves, as this node was told, and whether those who live are enough to decide.
+
+use super::Coordinator;
+use super::deciding::Lead;
+use super::history::History;
+use crate::coordinator::events::Effect;
+use crate::coordinator::outcome::Proposal;
+use crate::coordinator::voters::Voter;
+use crate::ident::{Epoch, Incarnation, NodeId, Nodes, Round};
+use crate::machine::Outbox;
+use crate::planted::{self, Bug};
+use crate::policy::{OnQuorumLoss, Quorum};
+use crate::time::{Instant, Span};
+use crate::view::{MEMBERS_MAX, Member};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// For how many rounds a joiner that is too slow is passed over, at most.
+const ROUNDS_PASSED_OVER_MAX: u64 = 256;
+
+/// Why a start of a node takes part in nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Death {
+    /// It is not heard, and may live.
+    Silent,
+    /// Its process is known to have ended.
+    Ended,
+}
+
+/// What this node was told of others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Peers {
+    dead: BTreeMap<Voter, Death>,
+    /// Who is ready to be admitted.
+    pub joiners: BTreeMap<NodeId, Member>,
+    slow_joiners: SlowJoiners,
+    /// Who leaves, and whether it still contributes to the next round.
+    leaving: BTreeMap<Voter, bool>,
+}
+
+impl Peers {
+    pub fn lost(&mut self, start: Voter, ended: bool) {
+        let death = if ended { Death::Ended } else { Death::Silent };
+        let known = self.dead.entry(start).or_insert(death);
+        *known = death.max(*known);
+    }
+
+    /// A node is alive: a start that was silent only, or the one that it was told of last.
+    pub fn back(&mut self, node: NodeId) {
+        let starts: Vec<(Voter, Death)> =
+            self.dead.iter().filter(|(start, _)| start.node == node).map(|(start, death)| (*start, *death)).collect();
+        let one = starts.len() == 1;
+        for (start, death) in starts {
+            if one || death == Death::Silent {
+                self.dead.remove(&start);
+            }
+        }
+    }
+
+    pub fn is_dead(&self, start: Voter) -> bool {
+        self.dead.contains_key(&start)
+    }
+
+    /// Whether nothing is known of anybody that is dead or joins: asked at every event, so not member by member.
+    pub fn are_calm(&self) -> bool {
+        self.dead.is_empty() && self.joiners.is_empty()
+    }
+
+    pub fn leaves(&mut self, start: Voter, contributes: bool) {
+        self.leaving.insert(start, contributes);
+    }
+
+    pub fn nobody_leaves(&self) -> bool {
+        self.leaving.is_empty()
+    }
+
+    pub fn is_leaving(&self, start: Voter) -> bool {
+        self.leaving.contains_key(&start)
+    }
+
+    pub fn leavers(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.leaving.keys().map(|start| start.node)
+    }
+
+    /// Whether a member leaves without another contribution.
+    pub fn is_silent(&self, start: Voter) -> bool {
+        self.leaving.get(&start) == Some(&false)
+    }
+
+    /// Whether it is known that a start is over: its process ended, another start of its node is here, or it leaves.
+    pub fn has_ended(&self, start: Voter) -> bool {
+        let replaced = self.joiners.get(&start.node).is_some_and(|joiner| joiner.incarnation != start.incarnation);
+        replaced || self.dead.get(&start) == Some(&Death::Ended) || self.leaving.contains_key(&start)
+    }
+
+    /// Whether a voter may answer. One that waits to be admitted does, if it is the start that votes.
+    pub fn votes(&self, voter: Voter) -> bool {
+        let replaced = self.joiners.get(&voter.node).is_some_and(|joiner| joiner.incarnation != voter.incarnation);
+        !replaced && !self.is_dead(voter)
+    }
+
+    /// Forgets what does not concern the round after `history`'s entry.
+    pub fn begin(&mut self, history: &History, another_view: bool) {
+        if another_view {
+            // They are ready again once they can reach the new view's members.
+            self.joiners.clear();
+        }
+        let concerned = |start: &Voter| history.view.contains(start.node) || history.voters.contains(*start);
+        let joiners = &self.joiners;
+        self.dead.retain(|start, _| concerned(start) || joiners.contains_key(&start.node));
+        self.leaving.retain(|start, _| history.view.member(start.node).is_some_and(|member| member.incarnation == start.incarnation));
+    }
+
+    pub fn forget(&mut self) {
+        let slow_joiners = std::mem::take(&mut self.slow_joiners);
+        *self = Self { slow_joiners, ..Self::default() };
+    }
+
+    /// Nodes that are ready to be admitted to `round`, ascending, but for those that were too slow for an earlier one.
+    pub fn candidates(&self, round: Round) -> impl Iterator<Item = &Member> {
+        let fit = move |joiner: &&Member| !self.is_dead(Voter::from(*joiner)) && !self.slow_joiners.passes_over(joiner, round);
+        self.joiners.values().filter(fit)
+    }
+}
+
+impl Coordinator {
+    /// Whether a member of the view is gone: dead, or back as a joiner, which holds nothing.
+    pub(super) fn is_gone(&self, member: &Member) -> bool {
+        self.peers.is_dead(Voter::from(member)) || (member.id != self.me() && self.peers.joiners.contains_key(&member.id))
+    }
+
+    /// Whoever is ready to join is alive.
+    pub(super) fn candidates(&mut self, epoch: Epoch, members: Vec<Member>) {
+        if self.view().is_none_or(|view| view.epoch() != epoch) {
+            return;
+        }
+        for member in &members {
+            self.peers.dead.remove(&Voter::from(member));
+        }
+        let me = self.me();
+        self.peers.joiners = members.into_iter().filter(|member| member.id != me).map(|member| (member.id, member)).collect();
+    }
+
+    /// Whether nobody is known to be gone or out of reach.
+    fn all_are_here(&self) -> bool {
+        self.peers.are_calm() && self.links.all_are_reached()
+    }
+
+    /// Whether every member lives and contributes, so that the plan which needs no proposal fits.
+    pub(super) fn is_plain(&self) -> bool {
+        let Some(history) = self.history.as_ref().filter(|history| history.member) else { return false };
+        let fine = |member: &Member| !self.is_gone(member) && !self.peers.is_silent(Voter::from(member));
+        (self.all_are_here() && self.peers.nobody_leaves()) || history.view.members().iter().all(fine)
+    }
+
+    /// Whether the voters that live, and can be reached, may decide.
+    pub(super) fn quorum_lives(&self) -> bool {
+        let Some(history) = self.history.as_ref().filter(|history| history.member) else { return true };
+        if self.all_are_here() || planted::has(Bug::DecideWithoutQuorum) {
+            return true;
+        }
+        let answers = |voter: &&Voter| voter.node == self.me() || (self.peers.votes(**voter) && !self.links.is_given_up(voter.node));
+        history.voters.is_quorum(history.voters.iter().filter(answers).map(|voter| voter.node))
+    }
+
+    /// Whether these voters may decide.
+    pub(super) fn is_quorum(&self, group: impl IntoIterator<Item = NodeId>) -> bool {
+        let quorum = |history: &History| history.voters.is_quorum(group);
+        planted::has(Bug::DecideWithoutQuorum) || self.history.as_ref().is_some_and(quorum)
+    }
+
+    /// Whether this node may go on in a history of its own once it has waited for a quorum.
+    pub(super) fn may_fork(&self) -> bool {
+        let Some(history) = self.history.as_ref().filter(|history| history.member) else { return false };
+        if self.settings.quorum == Quorum::Survivors {
+            return true;
+        }
+        let returned = |voter: &Voter| {
+            let joiner = self.peers.joiners.get(&voter.node);
+            joiner.is_some_and(|joiner| joiner.incarnation != voter.incarnation)
+        };
+        let accounted = |voter: &Voter| returned(voter) || self.peers.votes(*voter);
+        self.settings.on_quorum_loss == OnQuorumLoss::Fork && history.voters.iter().all(accounted)
+    }
+
+    /// Whether survivors have nobody to wait for: every voter that does not answer is known to have ended.
+    pub(super) fn missing_voters_ended(&self) -> bool {
+        let Some(history) = &self.history else { return false };
+        let answers = |voter: &Voter| self.peers.votes(*voter) && !self.links.is_given_up(voter.node);
+        history.voters.iter().all(|voter| voter.node == self.me() || answers(voter) || self.peers.has_ended(*voter))
+    }
+
+    /// Whose data or decision is missing: data first, then what a leader or a member waits for.
+    pub(super) fn missing(&self) -> BTreeSet<NodeId> {
+        let Some(deciding) = &self.deciding else { return BTreeSet::new() };
+        let data = deciding.data.moving.as_ref().map(super::data::Movement::missing).unwrap_or_default();
+        if !data.is_empty() {
+            return data;
+        }
+        let voters = || self.history.iter().flat_map(|history| history.voters.ids());
+        match &deciding.lead {
+            Lead::Prepare { promises, .. } => voters().filter(|node| !promises.contains_key(node)).collect(),
+            Lead::Attempt(attempts) => {
+                let receivers = attempts.proposal.as_ref().map(Proposal::receivers).unwrap_or_default();
+                receivers.difference(&attempts.ready).copied().collect()
+            }
+            Lead::Accept { accepted, .. } => voters().filter(|node| !accepted.contains(node)).collect(),
+            Lead::Follow => self.leader().into_iter().filter(|leader| *leader != self.me()).collect(),
+        }
+    }
+
+    /// Tells why no round can be decided, when that changes. Where nobody contributed, nobody waits.
+    pub(super) fn tell_waiting(&mut self, out: &mut Outbox<Effect>) {
+        let begun = self.deciding.as_ref().is_some_and(|deciding| !deciding.contributed.is_empty());
+        let waiting = if !begun || self.quorum_lives() { None } else { self.describe_waiting() };
+        if waiting != self.waiting {
+            self.waiting.clone_from(&waiting);
+            out.push(Effect::Waiting(waiting));
+        }
+    }
+
+    fn describe_waiting(&self) -> Option<String> {
+        let history = self.history.as_ref()?;
+        let lives = |voter: &&Voter| voter.node == self.me() || self.peers.votes(**voter);
+        let (alive, dead): (Vec<&Voter>, Vec<&Voter>) = history.voters.iter().partition(lives);
+        let ids = |voters: &[&Voter]| voters.iter().map(|voter| voter.node).collect::<Vec<_>>();
+        let size = history.voters.count();
+        let found = format!("{} of {size} voters live ({})", alive.len(), Nodes(&ids(&alive)));
+        let rule = format!("More than half must, or half with {}", history.voters.tie_breaker());
+        let away: Vec<NodeId> = alive.iter().map(|voter| voter.node).filter(|node| self.links.is_given_up(*node)).collect();
+        if !away.is_empty() {
+            return Some(format!("{found}, and {} cannot be reached from here: no quorum. {rule}. Check the links", Nodes(&away)));
+        }
+        let missing = Nodes(&ids(&dead)).to_string();
+        Some(format!(
+            "{found}: no quorum. {rule}. Bring back {missing}, whose processes may still run elsewhere; a new start of one has no vote \
+             (unless on_quorum_loss = fork and all of them were started again). Or run with quorum = survivors"
+        ))
+    }
+
+    /// How long members wait for the joiners of an attempt to hold what they must: as long as for a straggler, twice as long each
+    /// time that was too short, and no longer than the round can still be made without them.
+    pub(super) fn joiners_wait(&self, proposal: &Proposal, now: Instant) -> Span {
+        let timeout = self.settings.round_timeout;
+        let left = self.timers.at(super::timers::Timer::RoundTimeout).map_or(timeout, |until| until.since(now));
+        let times = proposal.joiners().map(|joiner| self.peers.slow_joiners.times(joiner)).max().unwrap_or(0);
+        Span(self.settings.grace.0.saturating_mul(1 << times)).min(Span(left.0 / 2))
+    }
+
+    /// The wait for joiners is over: this round is made without those that hold nothing yet, and the next ones without them too.
+    pub(super) fn pass_slow_joiners_over(&mut self) {
+        let (Some(history), Some(deciding)) = (&self.history, &mut self.deciding) else { return };
+        deciding.joiners_over = true;
+        let Some(attempts) = deciding.lead.attempts() else { return };
+        let Some(proposal) = &attempts.proposal else { return };
+        for joiner in proposal.joiners().filter(|joiner| !attempts.ready.contains(&joiner.id)) {
+            self.peers.slow_joiners.note(joiner, history.round);
+        }
+    }
+}
+
+/// Joiners that did not hold the model within the wait: how often, and from which round on they are taken along again. Each time
+/// the others waited in vain, so it is twice as many rounds until the next.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SlowJoiners(BTreeMap<(NodeId, Incarnation), (u32, Round)>);
+
+impl SlowJoiners {
+    fn note(&mut self, joiner: &Member, round: Round) {
+        self.0.retain(|_, (_, until)| round.0 < until.0 + ROUNDS_PASSED_OVER_MAX);
+        if self.0.len() < MEMBERS_MAX {
+            let (times, until) = self.0.entry((joiner.id, joiner.incarnation)).or_insert((0, round));
+            *until = Round(round.0 + 1 + (1 << *times).min(ROUNDS_PASSED_OVER_MAX));
+            *times = (*times + 1).min(ROUNDS_PASSED_OVER_MAX.ilog2());
+        }
+    }
+
+    fn times(&self, joiner: &Member) -> u32 {
+        self.0.get(&(joiner.id, joiner.incarnation)).map_or(0, |(times, _)| *times)
+    }
+
+    /// Whether a round is made without a joiner because it was too slow for an earlier one.
+    fn passes_over(&self, joiner: &Member, round: Round) -> bool {
+        self.0.get(&(joiner.id, joiner.incarnation)).is_some_and(|(_, until)| round < *until)
+    }
+}

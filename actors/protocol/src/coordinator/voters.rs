@@ -1,0 +1,192 @@
+//! Who votes on a round. Each entry names the members and the voters of the next one; mostly they are the same.
+//!
+//! - A member that is left out leaves the voters too, so that a cluster which loses host after host goes on. Below
+//!   [`VOTERS_KEPT`] voters nobody is dropped for silence alone: who was left out last stays a voter. A vote needs no data.
+//! - Voters are starts of nodes: a process that was started again is no voter until an entry makes it a member.
+//! - An entry admits no more new voters than there are continuing ones, so those are a quorum of the next voters with the
+//!   tie-breaker, who is one of them. Further joiners are members at once and vote one entry later.
+
+use crate::ident::{Incarnation, NodeId};
+use crate::view::{Member, View};
+use serde::{Deserialize, Serialize};
+
+/// Below so many voters nobody stops being one for silence alone.
+pub const VOTERS_KEPT: usize = 3;
+
+/// A start of a node that votes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Voter {
+    /// Who.
+    pub node: NodeId,
+    /// Which start of it.
+    pub incarnation: Incarnation,
+}
+
+impl From<&Member> for Voter {
+    fn from(member: &Member) -> Self {
+        Self { node: member.id, incarnation: member.incarnation }
+    }
+}
+
+/// The voters of a round, ascending by node, each node once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Voters {
+    voters: Vec<Voter>,
+    tie_breaker: NodeId,
+}
+
+impl Voters {
+    /// These voters; half of them are a quorum with `tie_breaker`.
+    #[must_use]
+    pub fn new(mut voters: Vec<Voter>, tie_breaker: NodeId) -> Self {
+        voters.sort_unstable();
+        voters.dedup_by_key(|voter| voter.node);
+        Self { voters, tie_breaker }
+    }
+
+    /// Every member of a view, with the lowest id as the tie-breaker.
+    #[must_use]
+    pub fn all_of(view: &View) -> Self {
+        Self::new(view.members().iter().map(Voter::from).collect(), view.lowest())
+    }
+
+    /// Each voter, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = &Voter> + Clone {
+        self.voters.iter()
+    }
+
+    /// The ids, ascending.
+    pub fn ids(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.voters.iter().map(|voter| voter.node)
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.voters.len()
+    }
+
+    /// With whom half of the voters are a quorum.
+    #[must_use]
+    pub fn tie_breaker(&self) -> NodeId {
+        self.tie_breaker
+    }
+
+    /// The start of `node` that votes.
+    #[must_use]
+    pub fn of(&self, node: NodeId) -> Option<&Voter> {
+        self.voters.binary_search_by_key(&node, |voter| voter.node).ok().map(|index| &self.voters[index])
+    }
+
+    /// Whether this start of a node votes.
+    #[must_use]
+    pub fn contains(&self, voter: Voter) -> bool {
+        self.of(voter.node) == Some(&voter)
+    }
+
+    /// Whether these voters may decide: more than half of all, or half with the tie-breaker. Each must be named once.
+    #[must_use]
+    pub fn is_quorum(&self, group: impl IntoIterator<Item = NodeId>) -> bool {
+        let mut count = 0;
+        let mut breaks_tie = false;
+        for node in group {
+            if self.of(node).is_some() {
+                count += 1;
+                breaks_tie |= node == self.tie_breaker;
+            }
+        }
+        2 * count > self.voters.len() || (2 * count == self.voters.len() && breaks_tie)
+    }
+}
+
+/// How a round was decided.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Votes {
+    /// Who voted for it, ascending.
+    pub accepted: Vec<NodeId>,
+    /// The voters of the round.
+    pub voters: Voters,
+}
+
+/// How the voters of the next round differ from its members.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NextVoters {
+    /// Members that vote one entry later, ascending.
+    pub waiting: Vec<NodeId>,
+    /// Voters that are no members, ascending.
+    pub retained: Vec<Voter>,
+    /// Who leads the next round without being asked for, and breaks ties: a member that votes.
+    pub leader: NodeId,
+}
+
+/// The voters after an entry with the members of `next`. `ended` says of which starts it is known that they are over, or want to be.
+#[must_use]
+pub fn next_voters(now: &Voters, next: &View, ended: impl Fn(&Voter) -> bool) -> NextVoters {
+    let votes_now = |member: &&Member| now.contains(Voter::from(*member));
+    let continuing = next.members().iter().filter(votes_now).count();
+    let new: Vec<NodeId> = next.members().iter().filter(|member| !votes_now(member)).map(|member| member.id).collect();
+    // A new start of a node proves that the earlier one is over.
+    let silent = |voter: &&Voter| !next.contains(voter.node) && !ended(voter);
+    let kept = VOTERS_KEPT.saturating_sub(continuing + new.len().min(continuing));
+    let retained: Vec<Voter> = now.iter().filter(silent).take(kept).copied().collect();
+    let remaining = continuing + retained.len();
+    // Where all voters leave, those that come take over.
+    let admitted = if remaining == 0 { new.len() } else { new.len().min(remaining) };
+    let waiting = new.get(admitted..).unwrap_or_default().to_vec();
+    let lowest_voter = next.ids().find(|id| !waiting.contains(id)).unwrap_or_else(|| next.lowest());
+    let leader = next.members().iter().find(votes_now).map_or(lowest_voter, |member| member.id);
+    NextVoters { waiting, retained, leader }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::tests::view;
+
+    fn voters(ids: &[u64]) -> Voters {
+        Voters::all_of(&view(ids))
+    }
+
+    fn after(now: &[u64], next: &[u64], ended: &[u64]) -> (Vec<u64>, Vec<u64>, u64) {
+        let ended = |voter: &Voter| ended.contains(&voter.node.0);
+        let NextVoters { waiting, retained, leader } = next_voters(&voters(now), &view(next), ended);
+        let waiting = waiting.iter().map(|node| node.0).collect();
+        (waiting, retained.iter().map(|voter| voter.node.0).collect(), leader.0)
+    }
+
+    #[test]
+    fn half_of_the_voters_are_a_quorum_with_the_tie_breaker_only() {
+        let four = voters(&[1, 2, 3, 4]);
+        let quorum = |ids: &[u64]| four.is_quorum(ids.iter().copied().map(NodeId));
+        assert!(quorum(&[1, 3]) && quorum(&[2, 3, 4]) && !quorum(&[2, 3]) && !quorum(&[2, 9, 8]));
+    }
+
+    #[test]
+    fn down_to_three_voters_silence_is_enough_and_below_it_is_not() {
+        assert_eq!(after(&[1, 2, 3, 4, 5], &[1, 2, 3], &[]), (vec![], vec![], 1));
+        assert_eq!(after(&[1, 2, 3, 4], &[1, 2], &[]), (vec![], vec![3], 1));
+        assert_eq!(after(&[1, 2, 3], &[1, 3], &[]), (vec![], vec![2], 1));
+        assert_eq!(after(&[1, 2, 3], &[1, 3], &[2]), (vec![], vec![], 1));
+        assert_eq!(after(&[1, 2], &[1], &[]), (vec![], vec![2], 1));
+    }
+
+    #[test]
+    fn who_stays_is_a_quorum_of_the_next_voters() {
+        assert_eq!(after(&[2], &[1, 2, 3], &[]), (vec![NodeId(3).0], vec![], 2));
+        assert_eq!(after(&[1, 2], &[1, 2, 3, 4, 5], &[]), (vec![5], vec![], 1));
+        for (now, next) in [(vec![3, 4], vec![1, 2, 3, 4]), (vec![2], vec![1, 2]), (vec![1, 2, 3], vec![2, 4, 5, 6])] {
+            let NextVoters { waiting, retained, leader } = next_voters(&voters(&now), &view(&next), |_| false);
+            let mut all: Vec<Voter> = view(&next).members().iter().map(Voter::from).collect();
+            all.retain(|voter| !waiting.contains(&voter.node));
+            all.extend(&retained);
+            let next_voters = Voters::new(all, leader);
+            let continuing: Vec<NodeId> = next_voters.ids().filter(|id| now.contains(&id.0)).collect();
+            assert!(next_voters.is_quorum(continuing), "{now:?} {next:?}");
+        }
+    }
+
+    #[test]
+    fn where_all_voters_leave_those_that_come_vote() {
+        assert_eq!(after(&[1], &[2, 3], &[1]), (vec![], vec![], 2));
+    }
+}
