@@ -127,7 +127,7 @@ async fn a_node_with_the_same_id_is_refused_on_both_sides() {
 }
 
 #[tokio::test]
-async fn of_two_nodes_with_one_id_the_later_start_stays() {
+async fn of_two_live_nodes_with_one_id_the_one_that_is_connected_stays() {
     let (center, mut center_events) = node(1);
     let bind = |incarnation| {
         let identity = Identity::issue(&KEY, NodeId(7), Incarnation(incarnation)).unwrap();
@@ -138,9 +138,9 @@ async fn of_two_nodes_with_one_id_the_later_start_stays() {
     later.connect(center.local().address, PATIENCE);
     assert!(matches!(next(&mut later_events).await, TransportEvent::PeerUp { .. }));
     let (earlier, mut earlier_events) = bind(1);
-    earlier.connect(center.local().address, Duration::from_secs(60));
-    assert_eq!(dial_error(&mut earlier_events).await, DialError::Superseded(NodeId(7)));
-    assert_eq!(refusal(&mut center_events).await, DialError::Superseded(NodeId(7)));
+    earlier.connect(center.local().address, Duration::from_millis(250));
+    assert_eq!(dial_error(&mut earlier_events).await, DialError::DuplicateId(NodeId(7)));
+    assert_eq!(refusal(&mut center_events).await, DialError::DuplicateId(NodeId(7)));
 }
 
 #[tokio::test]

@@ -49,13 +49,13 @@ async fn a_duplicate_of_a_live_peer_waits_until_it_is_dropped(kind: Kind) {
     assert_eq!(two.wait_down(one.id).await, DownReason::ClosedHere("it is taken for dead".into()));
     assert_eq!(twin.wait_up(two.id).await, Incarnation(1));
     showing_life.await.unwrap();
-    // Now that the later one is connected, the earlier one is not let in again.
-    one.transport.connect(two.address(), PATIENCE);
+    // Now that the other one is connected and alive, this one is not let in again.
+    one.transport.connect(two.address(), Duration::from_millis(250));
     let mut one = one;
     one.wait_down(two.id).await;
     loop {
         if let TransportEvent::DialFailed { error, .. } = one.next().await {
-            return assert_eq!(error, DialError::Superseded(one.id));
+            return assert_eq!(error, DialError::DuplicateId(one.id));
         }
     }
 }

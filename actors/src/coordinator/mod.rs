@@ -33,7 +33,7 @@ use recording::Applied;
 use round::{Contributed, Finished, RoundInProgress, Starter, StreamKey, StreamKind};
 use shards::ShardStates;
 use slowmo_protocol::algorithm::{Base, WireType};
-use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, RoundKind, Settings, Votes};
+use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, RoundKind, Settings, Voter, Votes};
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::policy::JoinerBuffers;
@@ -72,6 +72,8 @@ pub struct CoordinatorState {
     /// Since when the attempt under way publishes.
     publishes_since: Instant,
     epoch: Epoch,
+    /// Voters that are no members, as the membership was told last.
+    retained: Vec<Voter>,
     /// The order of the gossip graph that the gossip peer was told last.
     order: Vec<NodeId>,
 }
@@ -136,6 +138,7 @@ impl CoordinatorState {
             contributed_at: None,
             publishes_since: Instant(0),
             epoch: Epoch(0),
+            retained: Vec::new(),
             order: Vec::new(),
         }
     }
@@ -298,6 +301,10 @@ impl CoordinatorState {
             actors.tell_gossip_peer(GossipPeerMessage::View { view, lineage, round: place.round, order });
         } else {
             actors.tell_gossip_peer(GossipPeerMessage::Round(place.round));
+        }
+        if outcome.retained != self.retained {
+            self.retained.clone_from(&outcome.retained);
+            actors.tell_membership(MembershipMessage::Retained(outcome.retained.clone()));
         }
         actors.tell_membership(MembershipMessage::Decided {
             view: outcome.view.clone(),

@@ -18,7 +18,7 @@ use pulse::Pulse;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use search::Resting;
 use slowmo_protocol::algorithm::Base;
-use slowmo_protocol::coordinator::GivesUp;
+use slowmo_protocol::coordinator::{GivesUp, Voter};
 use slowmo_protocol::ident::{Incarnation, Lineage, NodeId, Round};
 use slowmo_protocol::liveness;
 use slowmo_protocol::machine::{Machine, Outbox};
@@ -65,6 +65,8 @@ pub enum MembershipMessage {
         /// The next round.
         round: Round,
     },
+    /// Who votes without being a member.
+    Retained(Vec<Voter>),
     /// A round was decided whose data this node does not hold.
     Stranded,
     /// The coordinator's answer to a resignation.
@@ -150,6 +152,7 @@ impl MembershipState {
             MembershipMessage::KnockRefused(node) => self.pulse.knock_refused(node),
             MembershipMessage::Exited(node) => self.pulse.feed(liveness::In::Exited(node, None)),
             MembershipMessage::Decided { view, lineage, round } => self.feed(In::Decided { view, lineage, round }),
+            MembershipMessage::Retained(voters) => self.feed(In::Retained(voters)),
             MembershipMessage::Stranded => self.feed(In::Stranded),
             MembershipMessage::Resigned(obeyed) => self.feed(In::Resigned(obeyed)),
             MembershipMessage::Drain => self.feed(In::Drain),

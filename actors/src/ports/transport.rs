@@ -304,9 +304,6 @@ pub enum DialError {
     /// Another node with this node's own id.
     #[error("it uses this node's own id {0}; give each node its own node_id")]
     SameId(NodeId),
-    /// A later start of the same node is connected to the peer already.
-    #[error("a later start of {0} is connected already; end this process, or give each node its own node_id")]
-    Superseded(NodeId),
     /// A process with the same id is alive and connected there. Tried again: it may be about to end.
     #[error("another process with the id of {0} is alive; give each node its own node_id, or end that process")]
     DuplicateId(NodeId),

@@ -267,7 +267,6 @@ fn refusal(refusing: &Node, error: AdmitError, node: NodeId) -> DialError {
             refusing.knock(node);
             DialError::DuplicateId(node)
         }
-        AdmitError::Superseded => DialError::Superseded(node),
         AdmitError::AlreadyConnected | AdmitError::Closed => DialError::NoAnswer,
     }
 }

@@ -8,7 +8,6 @@ pub(crate) use super::session::{Counted, Session};
 use slowmo_actors::ports::transport::{DownReason, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::view::MEMBERS_MAX;
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -63,9 +62,7 @@ pub(crate) struct PeerIdentity {
 /// Why a connection was not admitted. Nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdmitError {
-    /// A later start of the same node is connected.
-    Superseded,
-    /// An earlier start of the same node is connected, at this address, and alive.
+    /// Another start of the same node is connected, at this address, and alive.
     Duplicate(SocketAddr),
     /// This peer can already be sent to.
     AlreadyConnected,
@@ -246,16 +243,16 @@ impl<L> Entry<L> {
     /// The verdict on another start of the same node, whatever it connects.
     fn of_another_start(&self, peer: PeerIdentity) -> Option<Verdict> {
         let known = self.session.peer;
-        match peer.incarnation.cmp(&known.incarnation) {
-            Ordering::Equal => None,
-            Ordering::Less => Some(Verdict::Refuse(AdmitError::Superseded)),
-            // Two processes cannot listen at one address, so the earlier one is gone.
-            Ordering::Greater if peer.address == known.address || !self.session.pulse.is_live() => Some(Verdict::Replace),
-            Ordering::Greater => {
-                self.session.challenge();
-                Some(Verdict::Refuse(AdmitError::Duplicate(known.address)))
-            }
+        if peer.incarnation == known.incarnation {
+            return None;
         }
+        // Incarnations have no order: a clock may step back between two starts. The new one has just answered a handshake; two
+        // processes cannot listen at one address, so the known one is gone, or it must prove that it lives.
+        if peer.address == known.address || !self.session.pulse.is_live() {
+            return Some(Verdict::Replace);
+        }
+        self.session.challenge();
+        Some(Verdict::Refuse(AdmitError::Duplicate(known.address)))
     }
 
     fn attach(&mut self, part: Part<L>) {

@@ -317,6 +317,7 @@ impl Coordinator {
         if decided {
             history.member = false;
             self.step_down();
+            self.timers.end_round();
             self.end_waiting(out);
         } else {
             self.leave_history(out);

@@ -1,102 +1,144 @@
-//! The outer round as a state machine: reduce → slow step → publish → prepared → decide → apply, and how it goes on when
-//! nodes join, leave and die.
+//! How a round is decided: the data first, then the vote.
 //!
-//! Round `t` is one decree among the members of the view that round `t−1` decided ([`crate::term`]). A proposal names the
-//! contributors, the participants (who vote, own and receive) and the next view. It is chosen when all participants accepted,
-//! and they accept only what they hold; so whatever was chosen is held by everybody who may have to prove it.
+//! A round moves contributions, new parameters and state between nodes (an *attempt*). Only when every next member holds all that it
+//! must hold does the leader ask for votes. So whatever a quorum accepted is held by everybody who will rely on it: nothing decided must
+//! be fetched, and a vote needs no data. Each *entry* (what a round decided) names the members and the voters of the next round.
+//!
+//! # Promises
+//! | | promise |
+//! |---|---|
+//! | P1 | One outcome a round and history. |
+//! | P2 | Whoever is a member of a decided view holds that outcome's data: the parameters whole, its shards of anchor and momentum. |
+//! | P3 | While one member of the newest view lives, the model is not lost; while no more than R holders of a shard die between two decisions, no momentum is. |
+//! | P4 | Whoever lives, can reach each other and is a quorum decides the next round within a bounded time after faults stop. |
+//! | P5 | Nobody gives up state that an undecided round may still need. |
+//! | P6 | Under `quorum = "majority"` two groups never both go on, not even when nodes restart with the same ids and empty memories. |
 //!
 //! # A steady round
-//! The first term belongs to the lowest id and needs no promises; its plan (everybody contributes, everybody takes part)
-//! needs no proposal either, so contributions flow at once. A decision costs one control round trip beyond the data.
+//! The entry before names the leader. Its lowest term needs no promises, because nothing can lie below it. The first attempt (everybody
+//! contributes, everybody takes part) needs no proposal either, so contributions flow at once.
 //! ```text
-//!   member A                owner of a shard              leader (lowest id)
-//!      │ contribution (stream)    │                              │ Propose ──► all
-//!      ├─────────────────────────►│ mean, slow step              │◄── Contribute (spec) ── all
-//!      │◄─────────────────────────┤ parameters (stream, to all)  │
-//!      │                          ├─ state (stream) ─► holders   │
-//!      ├─ Prepared ──────────────────────────────────────────────►│ all participants prepared
-//!      │◄───────────────────────────────────────────── Decide ───┤
-//!    apply                      apply                          apply
+//!   member A                owner of a shard                     leader
+//!      │ contribution (stream)    │             Attempt(1st term) ─┤──► all
+//!      ├─────────────────────────►│ mean, slow step                │◄── Contribute ── all
+//!      │◄─────────────────────────┤ parameters (stream, to all)    │
+//!      │                          ├─ state (stream) ─► holders     │
+//!      ├─ Ready: I hold all that I must ──────────────────────────►│ everybody who takes part or joins is ready
+//!      │◄───────────────────────────────────────────────── Accept ─┤──► voters
+//!      ├─ Accepted ───────────────────────────────────────────────►│ a quorum of the voters: decided
+//!      │◄───────────────────────────────────────────────── Decide ─┤──► all
+//!    apply                      apply                            apply
 //! ```
 //!
-//! # An owner dies in reduce
-//! The frozen contributions are kept until the decision, so the round is made again without the dead node. Its shards are
-//! averaged by the first of their replicas that lives. What the first attempt moved is thrown away with its term.
+//! # An owner dies before the vote
+//! Nobody has voted, so the leader drops the attempt and begins another one in the same term, from the frozen contributions: no promises,
+//! no new quorum. Within a term those that take part only become fewer.
 //! ```text
-//!   A                        owner X           B                 leader
-//!   ├─ contribution ────────►│ ✗ dies          │                    │ ◄─ X is lost (liveness)
-//!   │◄──────────────────────────────────────── Prepare(b1) ─────────┤
-//!   ├─ Promise{nothing accepted, contributed} ────────────────────►│ A or B accepted nothing: free to choose
-//!   │◄──────────────── Propose(b1: contributors A, B, leader; next view without X) ┤
-//!   ├─ contribution ──────────────────────────►│ acting owner of X's shards
-//!   │              reduce, publish, prepared, decide as above; state moves to the next view's holders
+//!   A                     owner X           B                    leader
+//!   ├─ contribution ─────►│ ✗ dies          │                       │ ◄─ X is lost (liveness)
+//!   │◄──────────────────────────────────────┼─ Attempt(term, 2) ────┤ without X; its shards go to their first living replica
+//!   │    reduce, publish, Ready, Accept, Decide as above            │
 //! ```
 //!
-//! # The leader dies after some members prepared
+//! # Take-over before anybody voted
+//! The leader dies, or cannot be reached. The next member that votes takes a higher term.
 //! ```text
-//!   leader L              B (lowest alive)         C
-//!   │◄── Prepared ────────┤                        ├── Prepared ─► L
+//!   leader L              B                        C (a voter)
+//!   ✗ dies                ├─ Prepare(t) ──────────►│ accepts nothing below t any more
+//!                         │◄─ Promise{nothing} ────┤ a quorum of these: nothing below t was chosen, or can be
+//!                         ├─ Open(t), Attempt(t, 1) ►│
+//!                         │◄─ Opened ──────────────┤ unless it promised more than t
+//!                         │        a quorum of these: no leader can be bound to anything below t
+//!                         ├─ Closed(t) ───────────►│ the data of attempts below t may go
+//! ```
+//!
+//! # Take-over after somebody voted
+//! ```text
+//!   leader L              B                        C
+//!   ├─ Accept ────────────┼───────────────────────►│ accepted under L's term
 //!   ✗ dies, perhaps after it decided
-//!                         ├─ Prepare(b1) ─────────►│
-//!                         │◄── Promise{accepted: L's proposal} ───┤
-//!        every participant that answers accepted it, so it may be chosen: it must be proposed again as it is (inherited)
-//!                         ├─ Propose(b1, inherited) ─────────────►│ votes at once: its data is held
-//!                         │◄── Prepared ───────────┤
-//!                         ├─ Decide ──────────────►│       the next round leaves L out of its view
+//!                         ├─ Prepare(t) ──────────►│
+//!                         │◄─ Promise{accepted} ───┤ it may be chosen: B asks for votes for it as it is
+//!                         ├─ Accept(t, that) ─────►│ nothing moves: every next member holds its data
+//!                         ├─ Decide ──────────────►│ the dead are the next round's business
 //! ```
-//! If a participant that answers had *not* accepted, nothing was chosen and never can be (it promised a higher term): B makes
-//! the round again without L, as above. So it does if L itself answers: it would know, and gives its attempt up with its promise.
-//! Whoever begins to move the data of another attempt throws away what it holds of the one that it accepted; that other attempt
-//! proves that the first one was not chosen, so the acceptance is forgotten with the data.
+//! What was accepted below the highest *floor* of the promising quorum (the highest term known to be open) is void: an open term
+//! proves that it was not chosen. Of the rest the highest term counts.
 //!
-//! A member that missed the decision asks with any frame of the old round and is answered with it; one that cannot hold its data
-//! (it was thought dead) is *stranded* and joins again.
+//! # Why that is safe
+//! - P1 is Paxos, one decree a round: votes of a quorum choose, a higher term learns from a quorum what may be chosen. The floor only
+//!   voids what a quorum has shown not to be chosen: its term was open, so that quorum had accepted nothing at or above the
+//!   floors it reported, and refuses everything below since.
+//! - P2: a leader asks for votes only after every receiver of the attempt was ready. A receiver keeps the data until it learns the
+//!   decision, or the attempt's own leader begins another attempt (it asked for no vote on the first), or a quorum acknowledged
+//!   that a higher term is open (then no later leader can be bound to it: every quorum has a voter whose floor voids it).
+//! - P6: voters are starts of nodes. A process that was started again has no vote until an entry admits its new start.
 //!
 //! # A node joins
 //! ```text
 //!   joiner J                members                       leader
 //!   │◄─ connects, Hello ───►│  (all of them, both ways)    │
-//!   ├─ Join(epoch) ────────►├─────────────────────────────►│ next proposal: the next view has J
-//!   │◄───────────────────────── Admit{proposal, view} ─────┤
+//!   ├─ Join(epoch) ────────►├─────────────────────────────►│ next attempt: the next view has J
+//!   │◄─────────────────── Admit{entry before, attempt} ────┤
 //!   │◄── parameters ────────┤ a part from each owner        │
 //!   │◄── state ─────────────┤ of the shards J will hold     │
 //!   │◄── buffers ───────────┤ the lowest contributor's, of the base optimizer (if joiners get a copy)
-//!   ├─ Prepared ──────────────────────────────────────────►│ J holds all it must
-//!   │                       │◄─────────────────── Prepared ─┤ all that join do: now the members accept
-//!   │                       ├─ Prepared ───────────────────►│ all participants
-//!   │◄─────────────────────────────────────────── Decide ──┤ J is a member and contributes to the next round
+//!   ├─ Ready ─────────────────────────────────────────────►│ votes are asked for when all are ready, J too
+//!   │◄─────────────────────────────────────────── Decide ──┤ J is a member, contributes and votes from the next round on
 //! ```
-//! J does not vote and does not contribute; if it dies, the round is made again without it. The members accept after J holds its
-//! part: what all of them accepted may be decided by any later leader, and J's part would be lost if it were not held by then.
+//! An entry admits no more new voters than there are continuing ones; further joiners vote one entry later ([`next_voters`]).
+//! If J dies or is too slow, the next attempt is made without it.
 //!
 //! # A node drains
 //! ```text
 //!   leaver D                 members                      leader
-//!   ├─ Leave{contributes} ──►├───────────────────────────►│ next proposal: the next view lacks D
+//!   ├─ Leave{contributes} ──►├───────────────────────────►│ next attempt: the next view lacks D
 //!   ├─ contribution ────────►│ … reduce as always          │
 //!   ├─ state of its shards ─►│ new holders                 │
-//!   ├─ Prepared ────────────────────────────────────────►│ D still takes part
-//!   │◄────────────────────────────────────────── Decide ──┤
-//!   └ applies, drained: it may end
+//!   ├─ Ready, Accepted ──────────────────────────────────►│ D takes part and votes
+//!   │◄─────────────────────────────────────────── Decide ──┤
+//!   ├─ Decide{leaves} ──────►│ next voters
+//!   │◄── Learned ────────────┤ a quorum of them: the entry outlives D, which may end
 //! ```
 //!
-//! # Two members cannot reach each other
-//! Liveness asks others too, so both are alive; a round that needs streams between them would wait for the link.
+//! # Survivors
+//! Under `quorum = "survivors"` the members that live go on without a quorum after a while, in a history of their own (`machine::forking`).
 //! ```text
-//!   A ──✗── B               leader L
-//!   ├─ Broken(B) ────────────►│ another attempt: the break may be gone
-//!   ├─ Broken(B) ────────────►│ the same pair under two terms: the next attempt is made without B, if the others are a quorum
-//!   │◄─ Propose(A, L; next view without B) ┤      B joins again once it reaches every member
+//!   leader                       the others that it reaches
+//!     ├─ Fork{history, voters} ─────▶│ they vote in the new history, on the same round
+//!     │◀─────────── Promise{accepted}┤ what they accepted before counts, if one of them is a next member of it: it holds the data
+//!     ├─ Accept, or an attempt ─────▶│
 //! ```
-//! A leader does so by itself where it cannot send to a member that has not accepted, and a member leads where it cannot send to its
-//! leader; each waits a while first, as most connections are made anew at once (`machine::apart` has the times).
+//! Where two histories of one bootstrap meet, the one with more rounds goes on and the members of the other join it
+//! ([`crate::membership`]).
 //!
-//! # Stragglers, quorum, losses
-//! After the grace the leader makes a proposal with those that contributed; the others take part, receive, and stay members.
-//! Under [`crate::policy::Quorum::Majority`] the participants must be a quorum of the view. Where they are not, but account for all
-//! of it together with members that came back as new starts, they go on under a new lineage, as survivors do: a later view, which
-//! they missed, may have had others, who hold more; where these histories meet, the one with more rounds goes on. All holders of a shard lost: its momentum restarts at zero, counted in the
-//! outcome.
+//! # Bootstrap
+//! Round 0 is an ordinary round whose voters are the members of the first view. The lowest id contributes; so its parameters reach every
+//! node through the same reduce and publish as any other round, a part from each owner.
+//!
+//! # The rules
+//! | rule | where | serves |
+//! |---|---|---|
+//! | votes are asked for when every receiver is ready, and then nothing else is proposed under this term | `leading` | P1, P2 |
+//! | an attempt is dropped when somebody that it needs is dead, late, or out of reach | `leading` | P4 |
+//! | within a term those that take part only become fewer | `leading` | P2 |
+//! | a quorum's promises; the highest accepted entry that no floor voids | `acceptor` | P1 |
+//! | an open term is acknowledged only if no higher one was promised | `acceptor` | P2 |
+//! | data of a ready attempt is kept until decided, dropped by its leader, or closed by a quorum; of two attempts at most | `data` | P2, P5 |
+//! | next voters: members, never fewer than three for silence alone, no more new ones than continuing ones | `voters` | P4, P6 |
+//! | only starts of nodes that an entry names vote | `following` | P6 |
+//! | the named leader leads, else the next member that votes; whoever promised another's term waits a moment | `leading` | P4 |
+//! | a leader that cannot be reached is stood in for; members that cannot reach each other are parted | `links` | P4 |
+//! | streams of a new connection may be lost: they are given time, then asked for again | `links` | P4 |
+//! | after the grace the round is made with those that contributed; slow joiners wait longer each time | `leading`, `peers` | P4 |
+//! | who asks about an older round is told the newest entry; who is ahead is asked | `learning` | P4 |
+//! | a node whose data was not decided, or that was left out, joins again, and goes on to vote if it is a voter | `learning` | P2, P4 |
+//! | who leaves waits until a quorum of the next voters knows the entry | `learning` | P4 |
+//! | survivors fork without a quorum after a wait; a node takes part in one fork at a time | `forking` | P3, P4 |
+//! | frames of the next round are kept within bounds; frames count from members, voters and joiners only | `early`, `following` | P4 |
+//! | what a peer may have missed is sent again when it can be sent to again | `following` | P4 |
+//!
+//! Losses: if all holders of a shard are lost, its momentum restarts at zero, counted in the entry (or the run stops).
 
 mod acceptor;
 mod draft;

@@ -5,7 +5,7 @@ use super::error::last_failure;
 use super::known::Known;
 use super::settings::differing_from_cluster;
 use super::{Effect, FoundingError, Membership};
-use crate::coordinator::GivesUp;
+use crate::coordinator::{GivesUp, Voter};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Outbox;
 use crate::planted::{self, Bug};
@@ -44,6 +44,8 @@ pub(super) struct Life {
     pub counted_until: Option<Instant>,
     /// Who asked to be admitted, to which view.
     pub candidates: BTreeMap<NodeId, (Epoch, Member)>,
+    /// Voters that are no members.
+    pub retained: Vec<Voter>,
     pub dead: BTreeSet<(NodeId, Incarnation)>,
     /// Of those, members that live and stand in another history.
     pub elsewhere: BTreeSet<(NodeId, Incarnation)>,
@@ -164,7 +166,9 @@ impl Membership {
         let stays = |id: &NodeId, incarnation: &Incarnation| view.member(*id).is_some_and(|member| member.incarnation == *incarnation);
         self.life.candidates.retain(|id, (_, member)| !stays(id, &member.incarnation));
         let candidates = &self.life.candidates;
-        self.life.dead.retain(|(id, incarnation)| stays(id, incarnation) || candidates.contains_key(id));
+        let retained = &self.life.retained;
+        let votes = |id: &NodeId| retained.iter().any(|voter| voter.node == *id);
+        self.life.dead.retain(|(id, incarnation)| stays(id, incarnation) || votes(id) || candidates.contains_key(id));
         self.life.elsewhere.retain(|(id, incarnation)| stays(id, incarnation));
         self.watch(out);
         self.tell_joiners(out);
@@ -198,7 +202,9 @@ impl Membership {
     pub(super) fn watch(&self, out: &mut Outbox<Effect>) {
         let members = self.life.standing.iter().flat_map(|standing| standing.view.members());
         let candidates = self.life.candidates.values().map(|(_, member)| member);
-        let watched: BTreeMap<NodeId, Incarnation> = members.chain(candidates).map(|member| (member.id, member.incarnation)).collect();
+        let retained = self.life.retained.iter().map(|voter| (voter.node, voter.incarnation));
+        let others = members.chain(candidates).map(|member| (member.id, member.incarnation));
+        let watched: BTreeMap<NodeId, Incarnation> = retained.chain(others).collect();
         out.push(Effect::Watch(watched.into_iter().filter(|(id, _)| *id != self.me()).collect()));
     }
 

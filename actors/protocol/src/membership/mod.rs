@@ -93,6 +93,10 @@ impl Machine for Membership {
             In::Down { node, incarnation, ended } => self.down(node, incarnation, ended, out),
             In::Up(node) => self.up(node, out),
             In::Decided { view, lineage, round } => self.decided(view, lineage, round, out),
+            In::Retained(voters) => {
+                self.life.retained = voters;
+                self.watch(out);
+            }
             In::Stranded => self.stranded(out),
             In::Resigned(obeyed) => self.resigned(obeyed, now, out),
             In::Drain => self.drain(now, out),

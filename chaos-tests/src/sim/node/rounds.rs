@@ -5,7 +5,7 @@ use super::movement::{Applied, Moving, Parked, Shards};
 use crate::sim::mail::{
     Contribution, Failure, Mail, Movement, RoundDecided, Stream, ToAggregator, ToGossip, ToMembership, ToRounds, Values, Wish,
 };
-use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings, Votes};
+use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings, Voter, Votes};
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round};
 use slowmo_protocol::machine::{Identity, Machine, Outbox};
 use slowmo_protocol::membership;
@@ -28,6 +28,7 @@ pub struct RoundsPart {
     contributed: Option<Contribution>,
     epoch: Epoch,
     order: Vec<NodeId>,
+    retained: Vec<Voter>,
     copies_buffers: bool,
     rates: Vec<slowmo_protocol::topology::Rate>,
     /// How long what this node computes or writes takes, in microseconds.
@@ -54,6 +55,7 @@ impl RoundsPart {
             contributed: None,
             epoch: Epoch(0),
             order: Vec::new(),
+            retained: Vec::new(),
             copies_buffers,
             rates,
             work: 0,
@@ -237,6 +239,11 @@ impl RoundsPart {
             wishes.push(Wish::Tell(Mail::Gossip(ToGossip::View(outcome.view.clone(), outcome.lineage, next, order))));
         } else {
             wishes.push(Wish::Tell(Mail::Gossip(ToGossip::Round(next))));
+        }
+        if outcome.retained != self.retained {
+            self.retained.clone_from(&outcome.retained);
+            let event = membership::In::Retained(outcome.retained.clone());
+            wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(event))));
         }
         self.tell_decided(&outcome, next, wishes);
         let decided = RoundDecided { outcome, members, values, donated, drained };

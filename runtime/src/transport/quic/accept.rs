@@ -92,7 +92,6 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
 
 fn not_admitted(node: &Arc<Node>, connection: &Connection, introduced: &Introduced, error: AdmitError) -> HandshakeError {
     match error {
-        AdmitError::Superseded => node.introduction.refuse(connection, DialError::Superseded(introduced.peer.node)),
         AdmitError::Duplicate(address) => {
             // If the earlier start is gone, its host says so, and the next attempt succeeds.
             knock::knock(node, introduced.peer.node, address);

@@ -26,15 +26,13 @@ pub(super) enum CloseCode {
     BadPreface = 3,
     /// The receiver has the sender's own id.
     SameId = 4,
-    /// A later start of the receiver is connected.
-    Superseded = 5,
     /// Both ends are the same node, or are connected already; not an error.
     Needless = 6,
     /// Versions were told.
     Version = 7,
     /// The receiver is taken for dead or broken; it may connect again.
     Dropped = 8,
-    /// An earlier start of the receiver is connected and alive.
+    /// Another start of the receiver is connected and alive.
     Duplicate = 9,
 }
 
@@ -112,7 +110,6 @@ pub(super) fn dial_error(error: &ConnectionError, local: NodeId, ours: &str) -> 
             match u64::from(close.error_code) {
                 code if code == CloseCode::Needless as u64 => return None,
                 code if code == CloseCode::SameId as u64 => DialError::SameId(local),
-                code if code == CloseCode::Superseded as u64 => DialError::Superseded(local),
                 code if code == CloseCode::Duplicate as u64 => DialError::DuplicateId(local),
                 code if code == CloseCode::BadPreface as u64 || code == CloseCode::Violation as u64 => DialError::RefusedThere(text),
                 _ => DialError::Other(format!("it closed the connection: {text}")),

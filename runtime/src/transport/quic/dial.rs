@@ -106,7 +106,6 @@ async fn connect_both(node: &Arc<Node>, address: SocketAddr, control: Connection
 
 fn not_admitted(node: &Arc<Node>, error: AdmitError, introduced: &Introduced) -> HandshakeError {
     match error {
-        AdmitError::Superseded => DialError::Superseded(introduced.peer.node).into(),
         AdmitError::Duplicate(address) => {
             knock::knock(node, introduced.peer.node, address);
             DialError::DuplicateId(introduced.peer.node).into()

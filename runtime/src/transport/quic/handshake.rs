@@ -90,7 +90,6 @@ impl Introduction {
     pub(super) fn refuse(&self, connection: &Connection, error: DialError) -> HandshakeError {
         let code = match &error {
             DialError::SameId(_) => CloseCode::SameId,
-            DialError::Superseded(_) => CloseCode::Superseded,
             DialError::DuplicateId(_) => CloseCode::Duplicate,
             _ => CloseCode::BadPreface,
         };

@@ -43,7 +43,7 @@ impl Coordinator {
             return;
         }
         if let Message::Admit { parent, draft } = message {
-            return self.admitted(&header, parent, &draft);
+            return self.admitted(&header, parent, &draft, out);
         }
         if self.history.is_none() {
             // The view is still on its way here; or this node has left, and others do not know with which entry.
@@ -78,17 +78,22 @@ impl Coordinator {
             Message::Learn => self.lead_again(header.sender, out),
             Message::Fork { lineage, voters } if of_leader => self.receive_fork(header, lineage, voters, now, out),
             Message::Prepare if of_leader => self.promise(header, now, out),
-            Message::Promise { accepted, floor, contributed } => {
+            Message::Promise { accepted, floor, contributed } if self.is_from_voter(header) => {
                 self.promised(header, Promise { accepted, floor }, contributed, now, out);
             }
             Message::Open if of_leader => self.acknowledge_open(header, now, out),
-            Message::Opened => self.count_opened(header, out),
+            Message::Opened if self.is_from_voter(header) => self.count_opened(header, out),
             Message::Closed if of_leader => self.discard_where(|movement| movement.attempt().term < header.term, out),
             Message::Accept(entry) if of_leader => self.vote(header, entry, now, out),
-            Message::Accepted => self.count_accepted(header),
+            Message::Accepted if self.is_from_voter(header) => self.count_accepted(header),
             Message::Overtaken => self.overtaken(header.term, now),
             _ => {}
         }
+    }
+
+    fn is_from_voter(&self, header: &Header) -> bool {
+        let sender = Voter { node: header.sender, incarnation: header.incarnation };
+        self.history.as_ref().is_some_and(|history| history.voters.contains(sender))
     }
 
     /// Whether the sender is a member or a voter of the round, or joins with an attempt, and its term one that may exist.
@@ -333,7 +338,7 @@ impl Coordinator {
     }
 
     /// A node that is no member follows the round that admits it.
-    fn admitted(&mut self, header: &Header, parent: Outcome, draft: &Draft) {
+    fn admitted(&mut self, header: &Header, parent: Outcome, draft: &Draft, out: &mut Outbox<Effect>) {
         if header.sender != header.term.node || header.round != parent.round.next() || header.lineage != draft.lineage {
             return;
         }
@@ -353,10 +358,10 @@ impl Coordinator {
         if !(admits && asked) {
             return;
         }
-        self.admit(header, history, proposal);
+        self.admit(header, history, proposal, out);
     }
 
-    fn admit(&mut self, header: &Header, history: History, proposal: Proposal) {
+    fn admit(&mut self, header: &Header, history: History, proposal: Proposal, out: &mut Outbox<Effect>) {
         let known = self.history.as_ref().map(|known| (known.member, known.lineage, known.round));
         match known {
             // The others count on a member.
@@ -364,6 +369,7 @@ impl Coordinator {
             Some((false, lineage, round)) if lineage == history.lineage && round > history.round => return,
             Some((false, lineage, round)) if lineage == history.lineage && round == history.round => {}
             _ => {
+                self.discard_where(|_| true, out);
                 self.deciding = Some(super::deciding::Deciding::new(history.first_term()));
                 self.history = Some(history);
                 self.timers.end_round();
@@ -374,9 +380,7 @@ impl Coordinator {
             return;
         }
         deciding.highest = deciding.highest.max(header.term);
-        let mut unused = Outbox::default();
-        self.take_proposal(header.term, header.attempt, proposal, &mut unused);
-        debug_assert!(unused.take().is_empty());
+        self.take_proposal(header.term, header.attempt, proposal, out);
     }
 }
 

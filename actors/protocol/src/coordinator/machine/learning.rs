@@ -46,7 +46,8 @@ impl Coordinator {
         let accepted = deciding.acceptor.accepted().filter(|(term, _)| *term == header.term).map(|(_, outcome)| outcome.clone());
         let ready = || deciding.data.ready(header.term, header.attempt).and_then(|movement| movement.outcome().cloned());
         let Some(entry) = entry.or(accepted).or_else(ready) else { return self.send(header.sender, Message::Learn, out) };
-        if entry.round == header.round {
+        let of_this = self.history.as_ref().is_some_and(|history| history.lineage == entry.lineage && history.round == entry.round);
+        if of_this {
             deciding.decided.get_or_insert(entry);
         }
         if leaves {
