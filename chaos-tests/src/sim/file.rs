@@ -259,7 +259,7 @@ impl Schedule {
     }
 
     fn check(&self) -> Result<(), String> {
-        let Config { founders, min_nodes, parameters, encodes_every: _, compute, horizon, first_incarnation, .. } = &self.config;
+        let Config { founders, min_nodes, parameters, compute, first_incarnation, .. } = &self.config;
         let ids: BTreeSet<&NodeId> = founders.iter().collect();
         if founders.is_empty() || ids.len() != founders.len() {
             return Err("`founders` must name at least one node, and each once".to_owned());
@@ -273,16 +273,13 @@ impl Schedule {
         if *first_incarnation == 0 {
             return Err("`first_incarnation` must be more than 0".to_owned());
         }
-        self.faults.iter().try_for_each(|timed| timed.check(*horizon))
+        self.faults.iter().try_for_each(Timed::check)
     }
 }
 
 impl Timed {
-    fn check(&self, horizon: u64) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         let at = self.at.0 as f64 / MILLI as f64;
-        if self.at.0 > horizon {
-            return Err(format!("the fault at {at} ms comes after the horizon"));
-        }
         match &self.act {
             Act::Cut { from, to, until, .. } | Act::Links { from, to, until, .. } => {
                 if until.is_some_and(|until| until < self.at) {
