@@ -110,7 +110,7 @@ fn more_kinds_of_faults_leave_the_usual_ones_as_they_are() {
         assert_eq!(narrowed, usual.faults, "seed {seed}");
         assert_eq!(Schedule::parse(&wide.text().unwrap(), "a schedule").unwrap(), wide, "seed {seed}");
     }
-    assert!(widened > SEEDS / 3, "{widened}");
+    assert!(widened > SEEDS / 4, "{widened}");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn bad_files_are_refused_by_name() {
         ("founders = [1]\nmin_nodes = 2\n", "min_nodes"),
         ("founders = [1]\nparameters = 0\n", "parameters"),
         ("founders = [1, 2]\nfaults = [{ at_ms = 9, do = \"cut\", from = [1], to = [2], until_ms = 8 }]\n", "over before it begins"),
-        ("founders = [1, 2]\nfaults = [{ at_ms = 9, do = \"cut\", from = [1], to = [] }]\n", "nobody"),
+        ("founders = [1]\nfaults = [{ at_ms = 9, do = \"start\", node = 1, clock_back = 1 }]\n", "first_incarnation"),
         ("founders = [1]\nfaults = [{ at_ms = 9, do = \"slow\", node = 1, hundredths = 0 }]\n", "hundredths"),
     ] {
         let error = error(text);

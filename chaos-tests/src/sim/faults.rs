@@ -1,8 +1,8 @@
 //! How a simulated world carries out what a schedule says, and what is looked at after every event.
 
 use super::coverage::FELT;
-use super::mail::{Mail, ToMembership};
 use super::event::Event;
+use super::mail::{Mail, ToMembership};
 use super::network::Process;
 use super::node::STREAMS_PARKED_MAX;
 use super::schedule::{Deed, Settings};

@@ -270,8 +270,9 @@ impl Schedule {
         if *parameters == 0 || compute.0 + compute.1 == 0 {
             return Err("`parameters` and `compute_ms` must be more than 0".to_owned());
         }
-        if *first_incarnation == 0 {
-            return Err("`first_incarnation` must be more than 0".to_owned());
+        let clock_back = |timed: &Timed| if let Act::Start { clock_back, .. } = timed.act { clock_back } else { 0 };
+        if self.faults.iter().map(clock_back).fold(0, u64::saturating_add) >= *first_incarnation {
+            return Err("`first_incarnation` must be more than all `clock_back` together".to_owned());
         }
         self.faults.iter().try_for_each(Timed::check)
     }
@@ -281,12 +282,9 @@ impl Timed {
     fn check(&self) -> Result<(), String> {
         let at = self.at.0 as f64 / MILLI as f64;
         match &self.act {
-            Act::Cut { from, to, until, .. } | Act::Links { from, to, until, .. } => {
+            Act::Cut { until, .. } | Act::Links { until, .. } => {
                 if until.is_some_and(|until| until < self.at) {
                     return Err(format!("the fault at {at} ms is over before it begins"));
-                }
-                if from.is_empty() || to.is_empty() {
-                    return Err(format!("the fault at {at} ms has nobody at one of its ends"));
                 }
             }
             Act::Slow { hundredths: 0, .. } => return Err(format!("`hundredths` of the fault at {at} ms must be more than 0")),

@@ -33,7 +33,6 @@ const LONG: u64 = 3_000 * MILLI;
 /// Longest time that members cannot reach each other, where it is that which is tried.
 const APART: u64 = 12_000 * MILLI;
 
-
 /// The incarnation of the first start where clocks step back.
 const FIRST_INCARNATION: u64 = 1_000;
 

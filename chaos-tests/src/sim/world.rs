@@ -203,11 +203,17 @@ impl World {
 
     /// The incarnation of the next start of a node, by its clock.
     fn incarnation(&self, id: NodeId, clock_back: u64) -> Incarnation {
-        let earlier = self.newest.get(&id).map(|process| self.processes[*process].node.start.incarnation);
-        match earlier {
-            Some(Incarnation(earlier)) if clock_back > 0 => Incarnation(earlier.saturating_sub(clock_back)),
-            _ => Incarnation(self.config.first_incarnation + self.processes.len() as u64),
-        }
+        let earlier = self.newest.get(&id).map(|process| self.processes[*process].node.start.incarnation.0);
+        let Some(earlier) = earlier.filter(|_| clock_back > 0) else {
+            return Incarnation(self.config.first_incarnation + self.processes.len() as u64);
+        };
+        // No two starts of a node read the same time.
+        let used = |incarnation: &u64| {
+            let start = Start { node: id, incarnation: Incarnation(*incarnation) };
+            self.processes.iter().any(|running| running.node.start == start)
+        };
+        let mut lower = (0..=earlier.saturating_sub(clock_back)).rev();
+        Incarnation(lower.find(|incarnation| !used(incarnation)).unwrap_or(0))
     }
 
     /// Starts a node: a new process under its id. See [`super::schedule::Act::Start`].
