@@ -33,8 +33,11 @@ impl World {
                 allowed
             }
             Deed::KillHolders(shard) => {
-                let holders = self.holders(shard);
-                holders.into_iter().fold(false, |done, node| self.carry_out(Fault::Kill { node }) || done)
+                let mut killed = false;
+                for node in self.holders(shard) {
+                    killed |= self.carry_out(Fault::Kill { node });
+                }
+                killed
             }
         };
         if !done {

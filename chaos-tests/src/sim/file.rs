@@ -282,16 +282,13 @@ impl Timed {
     fn check(&self) -> Result<(), String> {
         let at = self.at.0 as f64 / MILLI as f64;
         match &self.act {
-            Act::Cut { until, .. } | Act::Links { until, .. } => {
-                if until.is_some_and(|until| until < self.at) {
-                    return Err(format!("the fault at {at} ms is over before it begins"));
-                }
+            Act::Cut { until: Some(until), .. } | Act::Links { until: Some(until), .. } if *until < self.at => {
+                Err(format!("the fault at {at} ms is over before it begins"))
             }
-            Act::Slow { hundredths: 0, .. } => return Err(format!("`hundredths` of the fault at {at} ms must be more than 0")),
-            Act::Drift { millionths: 0, .. } => return Err(format!("`millionths` of the fault at {at} ms must be more than 0")),
-            _ => {}
+            Act::Slow { hundredths: 0, .. } => Err(format!("`hundredths` of the fault at {at} ms must be more than 0")),
+            Act::Drift { millionths: 0, .. } => Err(format!("`millionths` of the fault at {at} ms must be more than 0")),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
