@@ -2,10 +2,14 @@
 
 use clap::{Parser, Subcommand};
 use slowmo_chaos::invariants::Verdict;
+use slowmo_chaos::sim::generator::Kinds;
+use slowmo_chaos::sim::schedule::Schedule;
 use slowmo_chaos::sim::search::{self, Search};
 use slowmo_chaos::sim::shrink::{self, Shortest};
-use slowmo_chaos::sim::{Look, Report};
+use slowmo_chaos::sim::{self, Look, Report};
+use slowmo_protocol::time::Span;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -18,7 +22,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Simulates whole clusters in virtual time, one run a seed.
+    /// Simulates whole clusters in virtual time, one run a seed or a schedule.
     Sim(Sim),
     /// Runs clusters of real nodes in simulated time, one a seed.
     #[cfg(feature = "virtual-time")]
@@ -58,9 +62,18 @@ struct Sim {
     /// Nodes that a run starts with: one number, or from..to.
     #[arg(long, default_value = "1..8", value_parser = range)]
     nodes: RangeInclusive<usize>,
-    /// Of the first seed's faults only these, by number, as a failure lists them.
-    #[arg(long, value_delimiter = ',')]
-    faults: Option<Vec<usize>>,
+    /// Run the schedules in these files, and no seeds.
+    #[arg(long, num_args = 1.., value_name = "FILE")]
+    schedule: Vec<PathBuf>,
+    /// Write the schedule of the run that failed, or of the only one, to this file: with no more faults than it takes to fail.
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Draw more kinds of faults: restarts with the settings of a founder, clocks that step back, all holders of a shard killed.
+    #[arg(long)]
+    wide: bool,
+    /// Once the faults are over, those who live must go on without those who do not, within so many milliseconds.
+    #[arg(long, value_name = "MILLISECONDS")]
+    goes_on_within: Option<u64>,
     /// Threads; as many as there are cores if it is not given.
     #[arg(long)]
     threads: Option<usize>,
@@ -75,7 +88,7 @@ struct Sim {
     verbose: bool,
     /// Write the trace of a run (of the failing one) to this file, one JSON object a line.
     #[arg(long)]
-    trace: Option<std::path::PathBuf>,
+    trace: Option<PathBuf>,
 }
 
 fn range(text: &str) -> Result<RangeInclusive<usize>, String> {
@@ -94,15 +107,24 @@ fn main() -> anyhow::Result<ExitCode> {
         #[cfg(feature = "virtual-time")]
         Command::Actors(arguments) => return actors(&arguments),
     };
-    let begun = Instant::now();
-    let threads = arguments.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let look = Look { keeps_trace: arguments.trace.is_some(), verbose: arguments.verbose };
-    if arguments.verbose || arguments.faults.is_some() || (arguments.seeds == 1 && arguments.trace.is_some()) {
-        let report = search::seed_with(arguments.first_seed, &arguments.nodes, arguments.faults.as_deref(), look);
-        return show(&arguments, report);
+    if !arguments.schedule.is_empty() {
+        return files(&arguments, look);
     }
-    let seeds = arguments.first_seed..arguments.first_seed.saturating_add(arguments.seeds);
-    let search = Search { seeds, nodes: arguments.nodes.clone(), threads, all: arguments.all };
+    let begun = Instant::now();
+    let search = Search {
+        seeds: arguments.first_seed..arguments.first_seed.saturating_add(arguments.seeds),
+        nodes: arguments.nodes.clone(),
+        threads: arguments.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
+        all: arguments.all,
+        kinds: if arguments.wide { Kinds::Wide } else { Kinds::Usual },
+        goes_on_within: arguments.goes_on_within.map(Span::from_millis),
+    };
+    if arguments.verbose || (arguments.seeds == 1 && (look.keeps_trace || arguments.write.is_some())) {
+        let mut schedule = search.schedule(arguments.first_seed);
+        schedule.what = drawn(&arguments, arguments.first_seed);
+        return show(&arguments, sim::run(&schedule, look));
+    }
     let found = search::search(&search, &|_| {});
     let seconds = begun.elapsed().as_secs_f64();
     println!(
@@ -122,9 +144,41 @@ fn main() -> anyhow::Result<ExitCode> {
         }
     }
     match found.failures.first() {
-        Some((first, _)) => show(&arguments, search::seed(*first, &arguments.nodes, look)),
+        Some((first, _)) => {
+            let mut schedule = search.schedule(*first);
+            schedule.what = drawn(&arguments, *first);
+            show(&arguments, sim::run(&schedule, look))
+        }
         None => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Runs schedules, and shows the only one or the first that fails.
+fn files(arguments: &Sim, look: Look) -> anyhow::Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    for path in &arguments.schedule {
+        let report = sim::run(&Schedule::read(path)?, look);
+        for (at, deed) in &report.passed_over {
+            println!("{}: not done at {} ms: {deed:?}", path.display(), at.0 / 1000);
+        }
+        if arguments.schedule.len() == 1 {
+            return show(arguments, report);
+        }
+        match &report.violation {
+            Some(violation) => {
+                println!("{}: {} at {} ms: {}", path.display(), violation.invariant, violation.at.0 / 1000, violation.what);
+                code = ExitCode::FAILURE;
+            }
+            None => println!("{}: {} rounds, nothing is broken", path.display(), report.rounds),
+        }
+    }
+    Ok(code)
+}
+
+/// Where a schedule came from.
+fn drawn(arguments: &Sim, seed: u64) -> String {
+    let (from, to) = (arguments.nodes.start(), arguments.nodes.end());
+    format!("Drawn from seed {seed}, for {from} to {to} nodes{}.", if arguments.wide { ", with all kinds of faults" } else { "" })
 }
 
 #[cfg(feature = "virtual-time")]
@@ -176,32 +230,53 @@ fn print_coverage(coverage: &slowmo_chaos::sim::coverage::Coverage) {
 
 /// A run that failed, as short as it can be made, and how to see it again.
 fn show(arguments: &Sim, report: Report) -> anyhow::Result<ExitCode> {
+    save(arguments, &report)?;
     let Some(violation) = report.violation.clone() else {
         for (name, verdict) in &report.verdicts {
             println!("{name}: {}", words(verdict));
         }
-        return save(arguments, &report).map(|()| ExitCode::SUCCESS);
+        return keep(arguments, &report).map(|()| ExitCode::SUCCESS);
     };
-    let seed = report.config.seed;
-    println!("seed {seed} ({:?}): {} at {} ms: {}", report.config.class, violation.invariant, violation.at.0 / 1000, violation.what);
-    // Of the run as it was: that is what the seed replays.
-    save(arguments, &report)?;
-    let all = report.schedule.len();
+    let (seed, class) = (report.schedule.config.seed, report.schedule.config.class);
+    println!("seed {seed} ({class:?}): {} at {} ms: {}", violation.invariant, violation.at.0 / 1000, violation.what);
     report.nodes.iter().for_each(|node| println!("  {node}"));
-    let (from, to) = (arguments.nodes.start(), arguments.nodes.end());
-    let again = format!("cargo run --release -p slowmo-chaos -- sim --first-seed {seed} --seeds 1 --nodes {from}..{to}");
-    if arguments.faults.is_some() {
-        report.schedule.iter().for_each(|timed| println!("  {} us {:?}", timed.at.0, timed.fault));
-        return Ok(ExitCode::FAILURE);
-    }
+    let all = report.schedule.faults.len();
     let Shortest { report, faults } = shrink::shrink(report);
     println!("{} of its {all} faults are enough:", faults.len());
-    for (number, timed) in faults.iter().zip(&report.schedule) {
-        println!("  {number}: {} us {:?}", timed.at.0, timed.fault);
+    for timed in &report.schedule.faults {
+        println!("  {} us {:?}", timed.at.0, timed.act);
     }
-    let numbers: Vec<String> = faults.iter().map(ToString::to_string).collect();
-    println!("again: {again}\nwith these alone: {again} --faults {}", numbers.join(","));
-    Ok(ExitCode::FAILURE)
+    let sim = "cargo run --release -p slowmo-chaos -- sim";
+    match &arguments.write {
+        Some(path) => println!("again: {sim} --schedule {}", path.display()),
+        None => {
+            let again = again(arguments, seed);
+            println!("again: {sim} {again}\nas a schedule: {sim} {again} --write FILE\nand that again: {sim} --schedule FILE");
+        }
+    }
+    keep(arguments, &report).map(|()| ExitCode::FAILURE)
+}
+
+/// The arguments of the run that is shown.
+fn again(arguments: &Sim, seed: u64) -> String {
+    if let [file] = arguments.schedule.as_slice() {
+        return format!("--schedule {}", file.display());
+    }
+    let (from, to) = (arguments.nodes.start(), arguments.nodes.end());
+    let mut again = format!("--first-seed {seed} --seeds 1 --nodes {from}..{to}");
+    if arguments.wide {
+        again.push_str(" --wide");
+    }
+    if let Some(within) = arguments.goes_on_within {
+        again.push_str(&format!(" --goes-on-within {within}"));
+    }
+    again
+}
+
+/// Writes what the run followed from.
+fn keep(arguments: &Sim, report: &Report) -> anyhow::Result<()> {
+    let Some(path) = &arguments.write else { return Ok(()) };
+    Ok(report.schedule.write(path)?)
 }
 
 fn save(arguments: &Sim, report: &Report) -> anyhow::Result<()> {

@@ -41,6 +41,8 @@ pub struct History {
     contributions: BTreeMap<Start, BTreeMap<(Round, Lineage), Contribution>>,
     living: BTreeSet<Start>,
     newest: BTreeMap<NodeId, Incarnation>,
+    /// Starts of nodes that were started again since, whatever their incarnations say.
+    superseded: BTreeSet<Start>,
     applied: BTreeMap<Start, (Place, Instant)>,
     /// Who is no member any more, by its own word.
     resigned: BTreeSet<Start>,
@@ -60,7 +62,10 @@ impl History {
             Event::Quiet => self.quiet = Some(line.at),
             Event::Started(start) => {
                 self.living.insert(*start);
-                self.newest.insert(start.node, start.incarnation);
+                if let Some(incarnation) = self.newest.insert(start.node, start.incarnation) {
+                    self.superseded.insert(Start { node: start.node, incarnation });
+                }
+                self.superseded.remove(start);
             }
             Event::Ended { start, .. } => _ = self.living.remove(start),
             Event::Resigned(start) => _ = self.resigned.insert(*start),
@@ -146,7 +151,8 @@ impl History {
     /// Whether a start holds nothing of what it was a member of: a later one has taken its place, or it has resigned.
     #[must_use]
     pub fn is_void(&self, start: Start) -> bool {
-        self.resigned.contains(&start) || self.newest(start.node).is_some_and(|newest| newest > start.incarnation)
+        let superseded = self.superseded.contains(&start);
+        superseded || self.resigned.contains(&start) || self.newest(start.node).is_some_and(|newest| newest > start.incarnation)
     }
 
     /// What a start applied last, and when.

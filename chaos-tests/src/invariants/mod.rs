@@ -1,6 +1,7 @@
 //! What must hold, whatever happens: one file each, numbered as in the architecture. They judge a trace event by event, be it of the
 //! simulation, of real actors or of real processes; where a trace does not show what one needs, it says so.
 
+mod bootstraps;
 mod bounds;
 mod fresh;
 mod history;
@@ -9,6 +10,7 @@ mod majority;
 mod mass;
 mod momentum_kept;
 mod momentum_matches;
+mod one_group;
 mod one_outcome;
 mod progress;
 mod samples_once;
@@ -84,7 +86,7 @@ pub struct Judge {
 
 impl Default for Judge {
     fn default() -> Self {
-        let rules: [Box<dyn Invariant + Send>; 10] = [
+        let rules: [Box<dyn Invariant + Send>; 12] = [
             Box::new(one_outcome::OneOutcome::default()),
             Box::new(identical_parameters::IdenticalParameters::default()),
             Box::new(momentum_matches::MomentumMatches::default()),
@@ -95,6 +97,8 @@ impl Default for Judge {
             Box::new(progress::Progress::default()),
             Box::new(bounds::Bounds::default()),
             Box::new(samples_once::SamplesOnce::default()),
+            Box::new(one_group::OneGroup::default()),
+            Box::new(bootstraps::Bootstraps::default()),
         ];
         Self { history: History::default(), rules: rules.into_iter().map(|rule| (rule, None)).collect() }
     }

@@ -192,8 +192,8 @@ mod tests {
     /// What the nodes of a simulated run that follows a sampler did, without what its runner says of it.
     fn lines() -> (Vec<Line>, Assumed) {
         let runs = (0..).map(|seed| search::seed(seed, &(4..=4), Look { keeps_trace: true, verbose: false }));
-        let report = { runs }.find(|report| report.config.samples.is_some() && report.rounds > 10).unwrap();
-        let assumed = Assumed { quorum: report.config.quorum, replicas: report.config.replicas };
+        let report = { runs }.find(|report| report.schedule.config.samples.is_some() && report.rounds > 10).unwrap();
+        let assumed = Assumed { quorum: report.schedule.config.quorum, replicas: report.schedule.config.replicas };
         let trace = report.trace.unwrap().into_iter();
         let said = trace.filter(|line| !matches!(line.event, Event::Begun(_) | Event::Faulted { .. } | Event::Quiet | Event::Over));
         let mut begun = BTreeSet::new();

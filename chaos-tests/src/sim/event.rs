@@ -51,6 +51,10 @@ pub enum Event {
     },
     /// A fault, by its place in the schedule.
     Fault(usize),
+    /// From now on nothing goes wrong, but who died stays dead.
+    Still,
+    /// By now those who live must have gone on without the dead.
+    GoesOn,
     /// From now on nothing goes wrong.
     Quiet,
 }

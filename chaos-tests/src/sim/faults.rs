@@ -1,31 +1,83 @@
-//! How a simulated world carries out faults, and what is looked at after every event.
+//! How a simulated world carries out what a schedule says, and what is looked at after every event.
 
 use super::coverage::FELT;
+use super::event::Event;
 use super::mail::{Mail, ToMembership};
 use super::network::Process;
 use super::node::STREAMS_PARKED_MAX;
+use super::schedule::{Deed, Settings};
 use super::world::World;
 use slowmo_protocol::gossip_peer::PARKED_MAX;
-use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::membership;
 use slowmo_protocol::trace::Fault;
 use slowmo_protocol::trace::{End, Event as Traced};
+use std::collections::BTreeSet;
 
 /// Models that overlapped gossip keeps beside one for each step of staleness.
 const MODELS_BESIDE: u64 = 4;
 
 impl World {
     pub(super) fn fault(&mut self, index: usize) {
-        let fault = self.schedule[index].fault.clone();
-        if self.quiet || !self.is_allowed(&fault) {
+        if self.quiet {
             return;
         }
-        self.coverage.under(Some(fault.name()));
-        self.felt_until = self.now + FELT;
-        self.record(Traced::Faulted { fault: fault.clone() });
+        let (at, deed) = self.deeds[index].clone();
+        let done = match deed.clone() {
+            Deed::Fault(fault) => self.carry_out(fault),
+            Deed::Start(node, settings, clock_back) => {
+                let allowed = self.begins(&Fault::Start { node });
+                if allowed {
+                    self.start(node, settings, clock_back);
+                }
+                allowed
+            }
+            Deed::KillHolders(shard) => {
+                let mut killed = false;
+                for node in self.holders(shard) {
+                    killed |= self.carry_out(Fault::Kill { node });
+                }
+                killed
+            }
+        };
+        if !done {
+            self.passed_over.push((at, deed));
+        }
+    }
+
+    /// Everybody who holds a shard, counted around through those that somebody holds.
+    fn holders(&self, shard: u32) -> Vec<NodeId> {
+        let living: Vec<(NodeId, &[ShardId])> = self
+            .living()
+            .filter_map(|process| {
+                let start = self.processes[process].node.start;
+                self.holds.get(&start).map(|shards| (start.node, shards.as_slice()))
+            })
+            .collect();
+        let shards: BTreeSet<ShardId> = living.iter().flat_map(|(_, shards)| shards.iter().copied()).collect();
+        let chosen = shards.iter().nth(shard as usize % shards.len().max(1)).copied();
+        let holds = |shards: &[ShardId]| chosen.is_some_and(|chosen| shards.contains(&chosen));
+        living.into_iter().filter(|(_, shards)| holds(shards)).map(|(node, _)| node).collect()
+    }
+
+    /// Writes a fault down, if it may be.
+    fn begins(&mut self, fault: &Fault) -> bool {
+        let allowed = self.is_allowed(fault);
+        if allowed {
+            self.coverage.under(Some(fault.name()));
+            self.felt_until = self.now + FELT;
+            self.record(Traced::Faulted { fault: fault.clone() });
+        }
+        allowed
+    }
+
+    fn carry_out(&mut self, fault: Fault) -> bool {
+        if !self.begins(&fault) {
+            return false;
+        }
         match fault {
             Fault::Kill { node } => self.with(node, |world, process| world.end(process, End::Killed)),
-            Fault::Start { node } => _ = self.start(node),
+            Fault::Start { node } => _ = self.start(node, Settings::Joins, 0),
             Fault::Pause { node, span } => self.with(node, |world, process| {
                 let until = world.now + span.0;
                 let running = &mut world.processes[process];
@@ -49,6 +101,7 @@ impl World {
             // Checkpoints have no part in the protocol.
             Fault::FullDisk { .. } => {}
         }
+        true
     }
 
     /// The living process of a node.
@@ -108,23 +161,38 @@ impl World {
     /// From now on nothing goes wrong. Who died comes back; so does who left, if those that stay cannot go on without: it left while
     /// they were taken for dead.
     pub(super) fn fall_quiet(&mut self) {
-        self.heal();
-        self.quiet = true;
-        let now = self.now;
-        for process in 0..self.processes.len() {
-            let running = &mut self.processes[process];
-            (running.node.training.slowness, running.node.rounds.work) = (100, 0);
-            running.clock.drift(now, super::clock::RIGHT);
-        }
+        self.mend();
         let gone: Vec<NodeId> = self.newest.keys().copied().filter(|node| self.process(*node).is_none()).collect();
         let goes_on = self.goes_on();
         for node in gone {
             if !self.left(node) || !goes_on {
-                self.start(node);
+                self.start(node, Settings::Joins, 0);
             }
         }
         self.coverage.under(None);
         self.record(Traced::Quiet);
+    }
+
+    /// From now on nothing goes wrong, and who died stays dead until it was seen whether the others go on.
+    pub(super) fn fall_still(&mut self) {
+        self.record(Traced::Faulted { fault: Fault::Heal });
+        self.mend();
+        self.still = Some(self.now);
+        let within = self.config.goes_on_within.unwrap_or_default();
+        let by = self.now + within.0;
+        self.at(by, Event::GoesOn);
+        self.at(by, Event::Quiet);
+    }
+
+    /// Links, clocks and speeds are right again.
+    fn mend(&mut self) {
+        self.heal();
+        self.quiet = true;
+        let now = self.now;
+        for running in &mut self.processes {
+            (running.node.training.slowness, running.node.rounds.work) = (100, 0);
+            running.clock.drift(now, super::clock::RIGHT);
+        }
     }
 
     /// Whether the newest start of a node left in order.

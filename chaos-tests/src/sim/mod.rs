@@ -1,13 +1,15 @@
 //! Whole nodes in virtual time: every machine of every node with shells that do what the actors do, over a network that does what
-//! QUIC does, values small enough to be computed again by an oracle. One seed is one run, the same every time.
+//! QUIC does, values small enough to be computed again by an oracle. One schedule is one run, the same every time; schedules are drawn
+//! from seeds, and those that failed once are kept as files.
 //!
 //! | file | does |
 //! |---|---|
-//! | `config`, `schedule` | what a run is like, and its faults: both follow from the seed |
+//! | `schedule`, `config` | what a run is like, and what is done to it: all that it follows from |
+//! | `generator`, `file` | schedules drawn from seeds, schedules as files |
 //! | `world`, `event`, `clock` | processes and one queue of events |
 //! | `node` | one process: machines, shells, a training thread |
 //! | `network`, `sessions`, `delivery` | connections and what travels on them |
-//! | `faults` | how faults are carried out |
+//! | `faults`, `going_on` | how faults are carried out; whether those who live go on without the dead |
 //! | `watch` | the trace, judged while it is written |
 //! | `search`, `shrink`, `coverage` | many seeds, the shortest schedule that fails, what was tried |
 //!
@@ -20,6 +22,9 @@ pub mod coverage;
 mod delivery;
 mod event;
 mod faults;
+pub mod file;
+pub mod generator;
+mod going_on;
 pub mod mail;
 pub mod network;
 pub mod node;
@@ -34,17 +39,17 @@ mod world;
 pub use world::World;
 
 use crate::invariants::{Verdict, Violation};
-use config::Config;
 use coverage::Coverage;
+use schedule::{Deed, Schedule};
+use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::Line;
-use slowmo_protocol::trace::Timed;
 
 /// What became of a run.
 pub struct Report {
-    /// What it was like.
-    pub config: Config,
-    /// Its faults.
-    pub schedule: Vec<Timed>,
+    /// What it followed from.
+    pub schedule: Schedule,
+    /// What was to be done and could not be.
+    pub passed_over: Vec<(Instant, Deed)>,
     /// The rule that was broken first.
     pub violation: Option<Violation>,
     /// What became of every rule.
@@ -70,19 +75,21 @@ pub struct Look {
     pub verbose: bool,
 }
 
-/// Runs one configuration with these faults.
+/// Runs a schedule.
 #[must_use]
-pub fn run(config: Config, schedule: Vec<Timed>, look: Look) -> Report {
-    let until = config.horizon + config.recovers_within.0;
-    let mut world = World::new(config, schedule);
+pub fn run(schedule: &Schedule, look: Look) -> Report {
+    let recovers_within = schedule.config.recovers_within.0;
+    let goes_on_within = schedule.config.goes_on_within.map_or(0, |within| within.0);
+    let until = schedule.config.horizon + goes_on_within + recovers_within;
+    let mut world = World::new(schedule);
     (world.watch.verbose, world.watch.trace) = (look.verbose, look.keeps_trace.then(Vec::new));
     world.run(until);
     // Whoever was stopped when the faults ended came back later.
     let quiet = world.watch.history().quiet().map_or(0, |quiet| quiet.0);
-    world.run(until.max(quiet + world.config.recovers_within.0));
+    world.run(until.max(quiet + recovers_within));
     let (rounds, now) = (world.watch.rounds, world.now);
     let nodes = world.living().map(|process| world.describe(process)).collect();
-    let World { config, schedule, watch, coverage, events, .. } = world;
+    let World { watch, coverage, events, passed_over, .. } = world;
     let (verdicts, violation, trace) = watch.finish(now);
-    Report { config, schedule, violation, verdicts, coverage, rounds, events, nodes, trace }
+    Report { schedule: schedule.clone(), passed_over, violation, verdicts, coverage, rounds, events, nodes, trace }
 }

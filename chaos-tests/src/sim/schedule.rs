@@ -1,218 +1,329 @@
-//! Which faults a simulated run has, and when: everything follows from its seed.
+//! Everything that a run follows from, as data: what the run is like and what is done to it. Schedules are drawn from seeds
+//! ([`Schedule::from_seed`]), read from files and written to them ([`super::file`]), and run ([`super::run`]).
 
-use super::config::{Class, Config, MILLI};
-use super::random::Random;
+use super::config::{Config, MILLI};
+use super::generator::{self, Kinds};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::time::{Instant, Span};
-use slowmo_protocol::trace::{Fault, Link, Timed};
+use slowmo_protocol::trace::{self, Fault, Link};
+use std::ops::RangeInclusive;
 
-/// New nodes have ids from here on, and below the founders'.
-const NEW_IDS: u64 = 500;
-/// Longest time that a node is stopped, or a link is not well.
-const LONG: u64 = 3_000 * MILLI;
-/// Longest time that members cannot reach each other, where it is that which is tried.
-const APART: u64 = 12_000 * MILLI;
+/// A run before it is run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule {
+    /// What it is for, in a sentence or two.
+    pub what: String,
+    /// What the run is like.
+    pub config: Config,
+    /// What is done to it, in order.
+    pub faults: Vec<Timed>,
+}
 
-/// The faults of a run.
-#[must_use]
-pub fn of(config: &Config) -> Vec<Timed> {
-    let mut planner = Planner { random: Random::new(config.seed, 4), config, ids: config.founders.clone(), new: 0, faults: Vec::new() };
-    let begins = 300 * MILLI;
-    for index in 0..config.faults {
-        let span = config.horizon.saturating_sub(begins);
-        let at = match config.class {
-            // Far apart, and the last one well before the end.
-            Class::Spaced => begins + index * span / config.faults,
-            _ => begins + planner.random.below(span),
+/// A time, or a length of time, in microseconds; in files in milliseconds, with up to three decimals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Millis(pub u64);
+
+/// Something that is done, and when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timed {
+    /// When, from the start of the run.
+    #[serde(rename = "at_ms")]
+    pub at: Millis,
+    /// What.
+    #[serde(flatten)]
+    pub act: Act,
+}
+
+/// How a node is started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Settings {
+    /// It joins a cluster and never founds one.
+    #[default]
+    Joins,
+    /// As the first nodes of the run: it may found a cluster.
+    Founds,
+}
+
+/// What is wrong on a way from one node to another, beside a cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Way {
+    /// Every packet arrives later by this.
+    #[serde(rename = "delay_ms", skip_serializing_if = "is_default")]
+    pub delay: Millis,
+    /// And by up to this more, each packet by another time.
+    #[serde(rename = "jitter_ms", skip_serializing_if = "is_default")]
+    pub jitter: Millis,
+    /// Packets lost of a million.
+    #[serde(skip_serializing_if = "is_default")]
+    pub lost_per_million: u32,
+    /// Packets that arrive twice, of a million.
+    #[serde(skip_serializing_if = "is_default")]
+    pub doubled_per_million: u32,
+    /// Bytes a second that get through; 0: no limit.
+    #[serde(skip_serializing_if = "is_default")]
+    pub bytes_per_second: u64,
+}
+
+/// One thing that is done to a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Act {
+    /// A node ends at once, without a word.
+    Kill {
+        /// Who.
+        node: NodeId,
+    },
+    /// Everybody who holds a shard ends at once, but for the last one who can go on.
+    KillHolders {
+        /// Which: counted around through the shards that somebody holds then.
+        shard: u32,
+    },
+    /// A node starts: a new one, or one that ended, under its id and with empty memory.
+    Start {
+        /// Who.
+        node: NodeId,
+        /// With which settings.
+        #[serde(default, skip_serializing_if = "is_default")]
+        settings: Settings,
+        /// Its incarnation is lower by so many than that of the node's start before: its clock was set back meanwhile. 0: it is the next
+        /// one of the run.
+        #[serde(default, skip_serializing_if = "is_default")]
+        clock_back: u64,
+    },
+    /// A node does nothing for a while and then goes on as if no time had passed.
+    Pause {
+        /// Who.
+        node: NodeId,
+        /// For how long.
+        #[serde(rename = "for_ms")]
+        lasts: Millis,
+    },
+    /// A node hands over and leaves.
+    Drain {
+        /// Who.
+        node: NodeId,
+    },
+    /// What a node computes takes so many hundredths of the usual time from now on.
+    Slow {
+        /// Who.
+        node: NodeId,
+        /// How slow; 100 is the usual.
+        hundredths: u32,
+    },
+    /// What a node writes to its disk takes so long from now on.
+    SlowDisk {
+        /// Who.
+        node: NodeId,
+        /// How long one write takes.
+        #[serde(rename = "takes_ms")]
+        takes: Millis,
+    },
+    /// A node's clock runs at so many millionths of the right speed from now on.
+    Drift {
+        /// Who.
+        node: NodeId,
+        /// How fast; 1,000,000 is right.
+        millionths: u32,
+    },
+    /// Nothing gets from some nodes to others, nor back.
+    Cut {
+        /// One side.
+        from: Vec<NodeId>,
+        /// The other.
+        to: Vec<NodeId>,
+        /// What travels from `to` to `from` gets through.
+        #[serde(default, skip_serializing_if = "is_default")]
+        one_way: bool,
+        /// When the ways are well again; at the end of the faults unless given.
+        #[serde(rename = "until_ms", default, skip_serializing_if = "Option::is_none")]
+        until: Option<Millis>,
+    },
+    /// The ways from some nodes to others are bad, and those back.
+    Links {
+        /// One side.
+        from: Vec<NodeId>,
+        /// The other.
+        to: Vec<NodeId>,
+        /// The ways from `to` to `from` stay as they are.
+        #[serde(default, skip_serializing_if = "is_default")]
+        one_way: bool,
+        /// When the ways are well again; at the end of the faults unless given.
+        #[serde(rename = "until_ms", default, skip_serializing_if = "Option::is_none")]
+        until: Option<Millis>,
+        /// What they are like.
+        way: Way,
+    },
+    /// The connections of two nodes break now; they may connect again at once.
+    Break {
+        /// One end.
+        one: NodeId,
+        /// The other end.
+        other: NodeId,
+    },
+    /// All links are as they were at the start.
+    Heal,
+}
+
+/// An act as the world carries it out: what lasts is two deeds, its beginning and its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// What traces know.
+    Fault(Fault),
+    /// See [`Act::Start`].
+    Start(NodeId, Settings, u64),
+    /// See [`Act::KillHolders`].
+    KillHolders(u32),
+}
+
+impl Schedule {
+    /// The schedule that a seed stands for, with a number of nodes in this range.
+    #[must_use]
+    pub fn from_seed(seed: u64, nodes: &RangeInclusive<usize>) -> Self {
+        generator::draw(seed, nodes, Kinds::Usual)
+    }
+
+    /// With these of its faults alone, by their places; those that it does not have are passed over.
+    #[must_use]
+    pub fn with(&self, places: &[usize]) -> Self {
+        let faults = places.iter().filter_map(|place| self.faults.get(*place)).cloned().collect();
+        Self { faults, ..self.clone() }
+    }
+
+    /// What the world does, and when, in order.
+    #[must_use]
+    pub fn deeds(&self) -> Vec<(Instant, Deed)> {
+        let mut deeds: Vec<(Instant, Deed)> = self.faults.iter().flat_map(Timed::deeds).collect();
+        deeds.sort_by_key(|(at, _)| *at);
+        deeds
+    }
+
+    /// The same as far as traces know it, for clusters that are no simulation: a start is one that joins.
+    #[must_use]
+    pub fn known_faults(&self) -> Vec<trace::Timed> {
+        let known = |(at, deed)| match deed {
+            Deed::Fault(fault) => Some(trace::Timed { at, fault }),
+            Deed::Start(node, ..) => Some(trace::Timed { at, fault: Fault::Start { node } }),
+            Deed::KillHolders(_) => None,
         };
-        planner.plan(at);
+        self.deeds().into_iter().filter_map(known).collect()
     }
-    planner.faults.sort_by_key(|timed| timed.at);
-    planner.faults
 }
 
-struct Planner<'a> {
-    random: Random,
-    config: &'a Config,
-    ids: Vec<NodeId>,
-    new: u64,
-    faults: Vec<Timed>,
+impl Timed {
+    fn deeds(&self) -> Vec<(Instant, Deed)> {
+        let at = Instant(self.at.0);
+        let fault = match &self.act {
+            Act::Cut { from, to, one_way, until } => {
+                return changes(from, to, *one_way, (at, *until), Link { cut: true, ..Link::default() });
+            }
+            Act::Links { from, to, one_way, until, way } => return changes(from, to, *one_way, (at, *until), way.link()),
+            Act::KillHolders { shard } => return vec![(at, Deed::KillHolders(*shard))],
+            Act::Start { node, settings, clock_back } => return vec![(at, Deed::Start(*node, *settings, *clock_back))],
+            Act::Kill { node } => Fault::Kill { node: *node },
+            Act::Pause { node, lasts } => Fault::Pause { node: *node, span: Span(lasts.0) },
+            Act::Drain { node } => Fault::Drain { node: *node },
+            Act::Slow { node, hundredths } => Fault::Slow { node: *node, hundredths: *hundredths },
+            Act::SlowDisk { node, takes } => Fault::SlowDisk { node: *node, span: Span(takes.0) },
+            Act::Drift { node, millionths } => Fault::Drift { node: *node, millionths: *millionths },
+            Act::Break { one, other } => Fault::Break { one: *one, other: *other },
+            Act::Heal => Fault::Heal,
+        };
+        vec![(at, Deed::Fault(fault))]
+    }
+
+    /// When it is over.
+    #[must_use]
+    pub fn ends(&self) -> Millis {
+        match &self.act {
+            Act::Cut { until: Some(until), .. } | Act::Links { until: Some(until), .. } => self.at.max(*until),
+            Act::Pause { lasts, .. } => Millis(self.at.0.saturating_add(lasts.0)),
+            _ => self.at,
+        }
+    }
 }
 
-impl Planner<'_> {
-    fn push(&mut self, at: u64, fault: Fault) {
-        self.faults.push(Timed { at: Instant(at), fault });
+/// Each direction gets worse, and well again.
+fn changes(from: &[NodeId], to: &[NodeId], one_way: bool, (at, until): (Instant, Option<Millis>), link: Link) -> Vec<(Instant, Deed)> {
+    let mut deeds = Vec::new();
+    let directions = if one_way { 1 } else { 2 };
+    for (from, to) in [(from, to), (to, from)].into_iter().take(directions) {
+        let change = |link| Deed::Fault(Fault::Links { from: from.to_vec(), to: to.to_vec(), link });
+        deeds.push((at, change(link)));
+        deeds.extend(until.map(|until| (Instant(until.0), change(Link::default()))));
     }
+    deeds
+}
 
-    /// Every other fault hits the lowest ids: one of them leads.
-    fn victim(&mut self) -> NodeId {
-        let reach = if self.random.once_in(2) { 2 } else { self.ids.len() as u64 };
-        self.ids[self.random.below(reach.min(self.ids.len() as u64)) as usize]
-    }
-
-    fn newcomer(&mut self) -> NodeId {
-        self.new += 1;
-        let id = if self.random.once_in(4) { NodeId(self.new % 2) } else { NodeId(NEW_IDS + self.new) };
-        if !self.ids.contains(&id) {
-            self.ids.push(id);
-        }
-        id
-    }
-
-    fn plan(&mut self, at: u64) {
-        let node = self.victim();
-        match (self.config.class, self.random.below(16)) {
-            (Class::Calm, _) => {}
-            (Class::Network, choice) => self.plan_links(at, choice),
-            (Class::Apart, choice) => self.plan_apart(at, choice),
-            (Class::Storm, choice) if choice < 7 => self.plan_links(at, self.random.clone().below(16)),
-            (_, 0..3) => {
-                self.push(at, Fault::Kill { node });
-                if self.random.once_in(2) {
-                    let back = at + self.random.below(1_500 * MILLI);
-                    self.push(back, Fault::Start { node });
-                }
-            }
-            (_, 3..6) => {
-                self.push(at, Fault::Kill { node });
-                let back = at + self.random.below(30 * MILLI);
-                self.push(back, Fault::Start { node });
-            }
-            (_, 6 | 7) => {
-                let span = Span(self.random.below(LONG));
-                self.push(at, Fault::Pause { node, span });
-            }
-            (_, 8..11) => self.plan_arrival(at),
-            (_, 11) => self.push(at, Fault::Drain { node }),
-            (_, 12) => {
-                self.push(at, Fault::Drain { node });
-                let soon = at + self.random.below(200 * MILLI);
-                self.push(soon, Fault::Kill { node });
-                let back = soon + self.random.below(200 * MILLI);
-                self.push(back, Fault::Start { node });
-            }
-            (_, 13) => {
-                let hundredths = 100 + self.random.below(900) as u32;
-                self.push(at, Fault::Slow { node, hundredths });
-            }
-            (_, 14) => {
-                let span = Span(self.random.below(400 * MILLI));
-                self.push(at, Fault::SlowDisk { node, span });
-            }
-            _ => {
-                let millionths = 950_000 + self.random.below(100_000) as u32;
-                self.push(at, Fault::Drift { node, millionths });
-            }
+impl Way {
+    fn link(&self) -> Link {
+        Link {
+            cut: false,
+            delay_us: self.delay.0,
+            jitter_us: self.jitter.0,
+            lost_per_million: self.lost_per_million,
+            doubled_per_million: self.doubled_per_million,
+            bytes_per_second: self.bytes_per_second,
         }
     }
+}
 
-    /// A new node; perhaps it dies, drains or pauses while it joins.
-    fn plan_arrival(&mut self, at: u64) {
-        let node = self.newcomer();
-        self.push(at, Fault::Start { node });
-        let soon = at + self.random.below(400 * MILLI);
-        match self.random.below(5) {
-            0 => self.push(soon, Fault::Kill { node }),
-            1 => {
-                let span = Span(self.random.below(LONG));
-                self.push(soon, Fault::Pause { node, span });
-            }
-            2 => self.push(soon, Fault::Drain { node }),
-            _ => {}
+impl Act {
+    /// A node starts as one that joins.
+    #[must_use]
+    pub fn start(node: NodeId) -> Self {
+        Self::Start { node, settings: Settings::Joins, clock_back: 0 }
+    }
+}
+
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl Serialize for Millis {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.0.is_multiple_of(MILLI) {
+            serializer.serialize_u64(self.0 / MILLI)
+        } else {
+            serializer.serialize_f64(self.0 as f64 / MILLI as f64)
         }
     }
+}
 
-    fn plan_links(&mut self, at: u64, choice: u64) {
-        let node = self.victim();
-        let other = self.ids[self.random.below(self.ids.len() as u64) as usize];
-        let cut = Link { cut: true, ..Link::default() };
-        let healed = at + self.random.below(LONG);
-        match choice {
-            0 | 1 => self.push(at, Fault::Break { one: node, other }),
-            2..4 => {
-                // One node hears nobody, or is heard by nobody.
-                let (alone, rest) = (vec![node], self.ids.clone());
-                let (from, to) = if self.random.once_in(2) { (alone, rest) } else { (rest, alone) };
-                self.links_for(at, healed, (from, to), cut);
+impl<'de> Deserialize<'de> for Millis {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Millis;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("a number of milliseconds that is not negative")
             }
-            4 | 5 => self.links_for(at, healed, (vec![node], vec![other]), cut),
-            6..9 => {
-                let (one, rest) = self.sides();
-                self.both_ways(at, healed, (one, rest), cut);
+
+            fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Millis, E> {
+                let unexpected = serde::de::Unexpected::Unsigned(value);
+                value.checked_mul(MILLI).map(Millis).ok_or_else(|| E::invalid_value(unexpected, &self))
             }
-            9 | 10 => self.bridge(at, healed, node),
-            11 | 12 => {
-                let link = Link {
-                    delay_us: self.random.below(80 * MILLI),
-                    jitter_us: self.random.below(60 * MILLI),
-                    lost_per_million: self.random.below(200_000) as u32,
-                    doubled_per_million: self.random.below(100_000) as u32,
-                    ..Link::default()
-                };
-                let (one, rest) = self.sides();
-                self.both_ways(at, healed, (one, rest), link);
+
+            fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Millis, E> {
+                let unexpected = serde::de::Unexpected::Signed(value);
+                let value = u64::try_from(value).map_err(|_| E::invalid_value(unexpected, &self))?;
+                self.visit_u64(value)
             }
-            13 => {
-                let link = Link { bytes_per_second: 2_000 + self.random.below(60_000), ..Link::default() };
-                let rest = self.ids.clone();
-                self.links_for(at, healed, (vec![node], rest), link);
-            }
-            _ => {
-                // A link that comes and goes.
-                for flap in 0..2 + self.random.below(4) {
-                    let down = at + flap * 400 * MILLI;
-                    let up = down + self.random.below(390 * MILLI);
-                    self.both_ways(down, up, (vec![node], vec![other]), cut);
+
+            fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Millis, E> {
+                // Up to there every microsecond has a number of its own.
+                if (0.0..1e12).contains(&value) {
+                    Ok(Millis((value * MILLI as f64).round() as u64))
+                } else {
+                    Err(E::invalid_value(serde::de::Unexpected::Float(value), &self))
                 }
             }
         }
-    }
 
-    /// Members that cannot reach each other, in one direction or both, while others reach both of them; now and then one dies meanwhile.
-    fn plan_apart(&mut self, at: u64, choice: u64) {
-        let node = self.victim();
-        let other = self.ids[self.random.below(self.ids.len() as u64) as usize];
-        let cut = Link { cut: true, ..Link::default() };
-        let healed = at + self.random.below(APART);
-        match choice {
-            0..6 => self.both_ways(at, healed, (vec![node], vec![other]), cut),
-            6..9 => self.links_for(at, healed, (vec![node], vec![other]), cut),
-            9..12 => self.bridge(at, healed, node),
-            12 | 13 => {
-                let third = self.victim();
-                self.both_ways(at, healed, (vec![node], vec![other, third]), cut);
-            }
-            _ => {
-                self.both_ways(at, healed, (vec![node], vec![other]), cut);
-                let dies = at + self.random.below(APART);
-                let node = self.victim();
-                self.push(dies, Fault::Kill { node });
-                let back = dies + self.random.below(LONG);
-                self.push(back, Fault::Start { node });
-            }
-        }
-    }
-
-    /// Two sides that only `node` reaches both of.
-    fn bridge(&mut self, at: u64, healed: u64, node: NodeId) {
-        let (one, mut rest) = self.sides();
-        rest.retain(|id| *id != node);
-        let one = one.into_iter().filter(|id| *id != node).collect();
-        self.both_ways(at, healed, (one, rest), Link { cut: true, ..Link::default() });
-    }
-
-    fn sides(&mut self) -> (Vec<NodeId>, Vec<NodeId>) {
-        let ids = self.ids.clone();
-        ids.into_iter().partition(|_| self.random.once_in(3))
-    }
-
-    fn both_ways(&mut self, at: u64, healed: u64, (one, other): (Vec<NodeId>, Vec<NodeId>), link: Link) {
-        self.links_for(at, healed, (one.clone(), other.clone()), link);
-        self.links_for(at, healed, (other, one), link);
-    }
-
-    fn links_for(&mut self, at: u64, healed: u64, (from, to): (Vec<NodeId>, Vec<NodeId>), link: Link) {
-        self.push(at, Fault::Links { from: from.clone(), to: to.clone(), link });
-        self.push(healed, Fault::Links { from, to, link: Link::default() });
+        deserializer.deserialize_any(Visitor)
     }
 }

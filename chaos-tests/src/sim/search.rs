@@ -1,9 +1,11 @@
 //! Many seeds, on all cores, until one fails.
 
-use super::config::Config;
 use super::coverage::Coverage;
-use super::{Look, Report, run, schedule};
+use super::generator::{self, Kinds};
+use super::schedule::Schedule;
+use super::{Look, Report, run};
 use crate::invariants::Violation;
+use slowmo_protocol::time::Span;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,24 +36,33 @@ pub struct Search {
     pub threads: usize,
     /// Go on after the first failure.
     pub all: bool,
+    /// Which faults are drawn.
+    pub kinds: Kinds,
+    /// How soon those who live must go on without those who do not; `None`: that is not looked at.
+    pub goes_on_within: Option<Span>,
+}
+
+impl Search {
+    /// These seeds, on all cores, as they were drawn from the beginning.
+    #[must_use]
+    pub fn usual(seeds: Range<u64>, nodes: RangeInclusive<usize>) -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { seeds, nodes, threads, all: false, kinds: Kinds::Usual, goes_on_within: None }
+    }
+
+    /// What a seed of this search stands for.
+    #[must_use]
+    pub fn schedule(&self, seed: u64) -> Schedule {
+        let mut schedule = generator::draw(seed, &self.nodes, self.kinds);
+        schedule.config.goes_on_within = self.goes_on_within;
+        schedule
+    }
 }
 
 /// One seed.
 #[must_use]
 pub fn seed(seed: u64, nodes: &RangeInclusive<usize>, look: Look) -> Report {
-    seed_with(seed, nodes, None, look)
-}
-
-/// One seed with some of its faults, by their place in the schedule; those that it does not have are passed over. `None`: all.
-#[must_use]
-pub fn seed_with(seed: u64, nodes: &RangeInclusive<usize>, only: Option<&[usize]>, look: Look) -> Report {
-    let config = Config::of(seed, nodes);
-    let mut faults = schedule::of(&config);
-    if let Some(only) = only {
-        let mut index = 0..;
-        faults.retain(|_| index.next().is_some_and(|index| only.contains(&index)));
-    }
-    run(config, faults, look)
+    run(&Schedule::from_seed(seed, nodes), look)
 }
 
 /// Runs all seeds; `progress` hears of every run that is over.
@@ -66,7 +77,7 @@ pub fn search(search: &Search, progress: &(dyn Fn(u64) + Sync)) -> Found {
                     if at >= search.seeds.end {
                         break;
                     }
-                    let report = seed(at, &search.nodes, Look::default());
+                    let report = run(&search.schedule(at), Look::default());
                     own.take(at, &report);
                     if report.violation.is_some() && !search.all {
                         stop.store(true, Ordering::Relaxed);

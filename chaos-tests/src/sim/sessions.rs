@@ -78,7 +78,8 @@ impl World {
     /// A later start of a node that is heard from is turned away; so is an earlier one.
     fn admits(&self, at: Process, peer: Process) -> bool {
         let known = self.network.sessions[at].get(&self.id(peer));
-        known.is_none_or(|known| known.peer == peer || (known.peer < peer && !self.hears(at, known.peer)))
+        let incarnation = |process: Process| self.processes[process].node.start.incarnation;
+        known.is_none_or(|known| known.peer == peer || (incarnation(known.peer) < incarnation(peer) && !self.hears(at, known.peer)))
     }
 
     /// Whether a process hears of a peer as long as nothing else is sent: connections are kept alive in both directions.

@@ -1,5 +1,6 @@
 //! The shortest schedule that still fails: faults are left out as long as the same rule is broken.
 
+use super::schedule::Schedule;
 use super::{Look, Report, run};
 
 /// Runs that a search for a shorter schedule takes at most.
@@ -16,13 +17,13 @@ pub struct Shortest {
 /// Leaves out what is not needed for the violation of `report`, first in halves, then one by one.
 #[must_use]
 pub fn shrink(report: Report) -> Shortest {
-    let mut faults: Vec<usize> = (0..report.schedule.len()).collect();
+    let mut faults: Vec<usize> = (0..report.schedule.faults.len()).collect();
     let Some(invariant) = report.violation.as_ref().map(|violation| violation.invariant.clone()) else {
         return Shortest { report, faults };
     };
-    let (config, whole) = (report.config.clone(), report.schedule.clone());
+    let whole: Schedule = report.schedule.clone();
     let fails = |faults: &[usize]| {
-        let again = run(config.clone(), faults.iter().map(|index| whole[*index].clone()).collect(), Look::default());
+        let again = run(&whole.with(faults), Look::default());
         again.violation.as_ref().is_some_and(|violation| violation.invariant == invariant).then_some(again)
     };
     let (mut report, mut runs) = (report, 0);

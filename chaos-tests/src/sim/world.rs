@@ -10,11 +10,11 @@ use super::mail::{Mail, Part, Wish};
 use super::network::{Network, Process};
 use super::node::{self, Node};
 use super::random::Random;
+use super::schedule::{Deed, Schedule, Settings};
 use super::watch::Watch;
 use slowmo_protocol::algorithm::Base;
-use slowmo_protocol::ident::{Incarnation, NodeId};
+use slowmo_protocol::ident::{Incarnation, NodeId, ShardId};
 use slowmo_protocol::time::Instant;
-use slowmo_protocol::trace::Timed;
 use slowmo_protocol::trace::{End, Event as Traced, Start};
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
@@ -40,6 +40,8 @@ pub struct Running {
     pub draining: bool,
     /// How it ended, if it did.
     pub ended: Option<End>,
+    /// It was started with the settings of a founder.
+    pub founds: bool,
     /// When each part gets its next tick.
     ticks: [Option<u64>; Part::COUNT],
     /// When the last message to each part arrives.
@@ -56,8 +58,10 @@ pub struct World {
     pub processes: Vec<Running>,
     /// Between them.
     pub network: Network,
-    /// The faults of the run.
-    pub schedule: Vec<Timed>,
+    /// What is done to it, and when.
+    pub deeds: Vec<(Instant, Deed)>,
+    /// What was to be done and could not be: it would have left nobody who holds the model, or met nobody.
+    pub passed_over: Vec<(Instant, Deed)>,
     /// What is written down, and who judges it.
     pub watch: Watch,
     /// What was seen.
@@ -65,6 +69,10 @@ pub struct World {
     books: Books,
     /// The faults are over.
     pub quiet: bool,
+    /// Since when, if who died stays dead for a while.
+    pub(super) still: Option<u64>,
+    /// The shards that each start holds.
+    pub(super) holds: BTreeMap<Start, Vec<ShardId>>,
     /// Events so far.
     pub events: u64,
     /// Until when the last fault is felt.
@@ -84,7 +92,8 @@ pub struct World {
 
 impl World {
     /// The world of a run before anything happens.
-    pub fn new(config: Config, schedule: Vec<Timed>) -> Self {
+    pub fn new(schedule: &Schedule) -> Self {
+        let config = schedule.config.clone();
         let mut world = Self {
             now: 0,
             processes: Vec::new(),
@@ -93,6 +102,9 @@ impl World {
             coverage: Coverage::default(),
             books: Books::default(),
             quiet: false,
+            still: None,
+            holds: BTreeMap::new(),
+            passed_over: Vec::new(),
             events: 0,
             felt_until: 0,
             staleness: if let Base::Sgp(gossip) = config.algorithm.base { gossip.staleness.into() } else { 0 },
@@ -103,17 +115,18 @@ impl World {
             queue: BinaryHeap::new(),
             sequence: 0,
             frames: 0,
-            schedule,
+            deeds: schedule.deeds(),
             config,
         };
         for id in world.config.founders.clone() {
-            world.start(id);
+            world.start(id, Settings::Founds, 0);
         }
-        for index in 0..world.schedule.len() {
-            let at = world.schedule[index].at.0;
+        for index in 0..world.deeds.len() {
+            let at = world.deeds[index].0.0;
             world.at(at, Event::Fault(index));
         }
-        world.at(world.config.horizon, Event::Quiet);
+        let ends = if world.config.goes_on_within.is_some() { Event::Still } else { Event::Quiet };
+        world.at(world.config.horizon, ends);
         world
     }
 
@@ -166,11 +179,14 @@ impl World {
             Event::Look(process) => self.look(process),
             Event::Closed { at, peer, departed, connections } => self.hear_closed(at, peer, departed, connections),
             Event::Fault(index) => self.fault(index),
-            Event::Quiet => match self.living().map(|process| self.processes[process].paused_until).max() {
-                // A process that wakes earlier than it was told to would hear of things in another order than they happened.
-                Some(wakes) if wakes > self.now => self.at(wakes, Event::Quiet),
-                _ => self.fall_quiet(),
-            },
+            // A process that wakes earlier than it was told to would hear of things in another order than they happened.
+            Event::Quiet | Event::Still if self.wakes() > self.now => {
+                let wakes = self.wakes();
+                self.at(wakes, event);
+            }
+            Event::Quiet => self.fall_quiet(),
+            Event::Still => self.fall_still(),
+            Event::GoesOn => self.judge_going_on(),
         }
     }
 
@@ -180,13 +196,32 @@ impl World {
         self.processes[process].paused_until > self.now && self.processes[process].alive
     }
 
-    /// Starts a node: a new process under its id.
-    pub fn start(&mut self, id: NodeId) -> Process {
+    /// When the last process that is stopped goes on.
+    fn wakes(&self) -> u64 {
+        self.living().map(|process| self.processes[process].paused_until).max().unwrap_or(0)
+    }
+
+    /// The incarnation of the next start of a node, by its clock.
+    fn incarnation(&self, id: NodeId, clock_back: u64) -> Incarnation {
+        let earlier = self.newest.get(&id).map(|process| self.processes[*process].node.start.incarnation.0);
+        let Some(earlier) = earlier.filter(|_| clock_back > 0) else {
+            return Incarnation(self.config.first_incarnation + self.processes.len() as u64);
+        };
+        // No two starts of a node read the same time.
+        let used = |incarnation: &u64| {
+            let start = Start { node: id, incarnation: Incarnation(*incarnation) };
+            self.processes.iter().any(|running| running.node.start == start)
+        };
+        let mut lower = (0..=earlier.saturating_sub(clock_back)).rev();
+        Incarnation(lower.find(|incarnation| !used(incarnation)).unwrap_or(0))
+    }
+
+    /// Starts a node: a new process under its id. See [`super::schedule::Act::Start`].
+    pub fn start(&mut self, id: NodeId, settings: Settings, clock_back: u64) -> Process {
         let process = self.processes.len();
-        let start = Start { node: id, incarnation: Incarnation(process as u64 + 1) };
+        let start = Start { node: id, incarnation: self.incarnation(id, clock_back) };
         let address = SocketAddr::from(([127, 0, (process >> 14) as u8, 1], 7_000 + (process & 0x3fff) as u16));
-        // Whoever comes when the others already train does not found another cluster.
-        let founds = process < self.config.founders.len();
+        let founds = settings == Settings::Founds;
         let node = Node::new(start, address, founds, &self.config);
         self.processes.push(Running {
             node,
@@ -196,6 +231,7 @@ impl World {
             searches: true,
             draining: false,
             ended: None,
+            founds,
             ticks: [None; Part::COUNT],
             mailboxes: [0; Part::COUNT],
         });
@@ -230,6 +266,11 @@ impl World {
 
     /// Writes something down.
     pub fn record(&mut self, event: Traced) {
+        match &event {
+            Traced::Applied { start, holds, .. } => _ = self.holds.insert(*start, holds.iter().map(|held| held.shard).collect()),
+            Traced::Resigned(start) => _ = self.holds.remove(start),
+            _ => {}
+        }
         self.watch.observe(Instant(self.now), event);
     }
 

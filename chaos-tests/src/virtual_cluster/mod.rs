@@ -25,7 +25,7 @@ mod world;
 
 use crate::invariants::{Verdict, Violation};
 use crate::sim::config::Config;
-use crate::sim::schedule;
+use crate::sim::schedule::Schedule;
 use slowmo_protocol::trace::{Fault, Line, Timed};
 use std::ops::RangeInclusive;
 
@@ -53,10 +53,10 @@ pub struct Report {
 /// # Errors
 /// The executor cannot be built, or a node refuses its configuration.
 pub fn seed(seed: u64, nodes: &RangeInclusive<usize>) -> Result<Report, slowmo::SpawnError> {
-    let config = Config::of(seed, nodes);
-    let mut faults = schedule::of(&config);
+    let schedule = Schedule::from_seed(seed, nodes);
+    let mut faults = schedule.known_faults();
     faults.retain(|timed| is_carried_out(&timed.fault));
-    run(config, faults)
+    run(schedule.config, faults)
 }
 
 /// Runs one configuration with these faults.

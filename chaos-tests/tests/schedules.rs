@@ -1,0 +1,154 @@
+//! Runs of whole nodes that are kept as files: each one that failed once, and those that fail still.
+//!
+//! `cargo run --release -p slowmo-chaos -- sim --schedule FILE` runs one and shows what it breaks.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use slowmo_chaos::sim::file::ScheduleError;
+use slowmo_chaos::sim::generator::{self, Kinds};
+use slowmo_chaos::sim::schedule::{Act, Schedule, Settings};
+use slowmo_chaos::sim::{Look, run};
+use slowmo_protocol::ident::NodeId;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// What fails still, and the rule that each breaks. Once one is mended its file moves out of the folder `failing`.
+const FAILING: [(&str, &str); 9] = [
+    ("a-bootstrap-in-circles-7700000798", "majority"),
+    ("a-clock-that-stepped-back", "progress"),
+    ("a-founder-starts-again-351", "progress"),
+    ("decided-and-held-by-nobody", "liveness"),
+    ("decided-and-held-by-the-dead", "liveness"),
+    ("fresh-weights-win", "bootstraps"),
+    ("left-out-and-needed-282", "liveness"),
+    ("two-groups-after-restarts", "one_group"),
+    ("two-of-three-wait-for-ever", "liveness"),
+];
+
+/// Seeds whose schedules are written and read.
+const SEEDS: u64 = 200;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("schedules")
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|extension| extension == "toml")).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn schedules_that_failed_once_hold() {
+    let files = files(&folder());
+    assert!(!files.is_empty());
+    for path in files {
+        let report = run(&Schedule::read(&path).unwrap(), Look::default());
+        assert!(report.violation.is_none(), "{}: {:?}", path.display(), report.violation);
+    }
+}
+
+#[test]
+fn schedules_that_fail_still_fail_as_they_are_known_to() {
+    let folder = folder().join("failing");
+    let named: BTreeSet<&str> = FAILING.iter().map(|(name, _)| *name).collect();
+    let there: BTreeSet<String> = files(&folder).iter().map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    // One that was mended has moved out of the folder: it holds with the others.
+    for name in &there {
+        assert!(named.contains(name.as_str()), "what does {name} break? Name it in FAILING");
+    }
+    for (name, invariant) in FAILING.iter().filter(|(name, _)| there.contains(*name)) {
+        let report = run(&Schedule::read(&folder.join(format!("{name}.toml"))).unwrap(), Look::default());
+        let broken = report.violation.map(|violation| violation.invariant);
+        assert_eq!(broken.as_deref(), Some(*invariant), "{name}: if it holds now, move its file one folder up");
+    }
+}
+
+/// Every file says what it is for, and does all that it says.
+#[test]
+fn schedules_say_what_they_are_for() {
+    for path in files(&folder()).into_iter().chain(files(&folder().join("failing"))) {
+        let schedule = Schedule::read(&path).unwrap();
+        assert!(schedule.what.len() > 20, "{} does not say what it is for", path.display());
+    }
+    for (name, _) in FAILING.iter().filter(|(name, _)| !name.ends_with(char::is_numeric)) {
+        let Ok(schedule) = Schedule::read(&folder().join("failing").join(format!("{name}.toml"))) else { continue };
+        let report = run(&schedule, Look::default());
+        assert!(report.passed_over.is_empty(), "{name}: {:?} was not done", report.passed_over);
+    }
+}
+
+#[test]
+fn a_seed_and_its_schedule_are_the_same_run() {
+    for seed in 0..SEEDS {
+        let drawn = Schedule::from_seed(seed, &(1..=8));
+        let text = drawn.text().unwrap();
+        let read = Schedule::parse(&text, "a schedule").unwrap();
+        assert_eq!(read, drawn, "seed {seed}: {text}");
+        let look = Look { keeps_trace: true, verbose: false };
+        let (one, other) = (run(&drawn, look), run(&read, look));
+        assert_eq!((one.rounds, one.events), (other.rounds, other.events), "seed {seed}");
+        assert_eq!(one.verdicts, other.verdicts, "seed {seed}");
+        assert!(one.trace == other.trace, "seed {seed}");
+    }
+}
+
+#[test]
+fn more_kinds_of_faults_leave_the_usual_ones_as_they_are() {
+    let mut widened = 0;
+    for seed in 0..SEEDS {
+        let usual = generator::draw(seed, &(1..=8), Kinds::Usual);
+        let wide = generator::draw(seed, &(1..=8), Kinds::Wide);
+        widened += u64::from(usual.faults != wide.faults);
+        let mut narrowed = wide.faults.clone();
+        narrowed.retain(|timed| !matches!(timed.act, Act::KillHolders { .. }));
+        for timed in &mut narrowed {
+            if let Act::Start { node, .. } = timed.act {
+                timed.act = Act::start(node);
+            }
+        }
+        assert_eq!(narrowed, usual.faults, "seed {seed}");
+        assert_eq!(Schedule::parse(&wide.text().unwrap(), "a schedule").unwrap(), wide, "seed {seed}");
+    }
+    assert!(widened > SEEDS / 4, "{widened}");
+}
+
+#[test]
+fn a_short_file_is_enough() {
+    let text = "founders = [1, 2]\nfaults = [{ at_ms = 0.5, do = \"start\", node = 3, settings = \"founds\" }]";
+    let schedule = Schedule::parse(text, "short").unwrap();
+    assert_eq!(schedule.config.min_nodes, 2);
+    assert_eq!(schedule.faults[0].at.0, 500);
+    assert_eq!(schedule.faults[0].act, Act::Start { node: NodeId(3), settings: Settings::Founds, clock_back: 0 });
+}
+
+#[test]
+fn bad_files_are_refused_by_name() {
+    let error = |text: &str| Schedule::parse(text, "bad").unwrap_err();
+    for (text, line) in [
+        ("founders = [1, 2\n", 1),
+        ("founders = [1]\nfunders = [1]\n", 2),
+        ("founders = [1]\nfaults = [\n{ at_ms = 1, do = \"explode\", node = 1 }]\n", 2),
+        ("founders = [1]\nfaults = [\n{ at_ms = 1, do = \"kill\", node = 1, twice = true }]\n", 2),
+        ("founders = [1]\nfaults = [\n{ at_ms = -1, do = \"kill\", node = 1 }]\n", 2),
+        ("founders = [1]\nhorizon_ms = -2\n", 2),
+    ] {
+        let error = error(text);
+        assert!(matches!(&error, ScheduleError::Syntax { line: at, .. } if *at >= line), "{text}: {error}");
+        assert!(error.to_string().starts_with("bad, line "), "{error}");
+    }
+    for (text, word) in [
+        ("founders = []\n", "founders"),
+        ("founders = [1, 1]\n", "founders"),
+        ("founders = [1]\nmin_nodes = 2\n", "min_nodes"),
+        ("founders = [1]\nparameters = 0\n", "parameters"),
+        ("founders = [1, 2]\nfaults = [{ at_ms = 9, do = \"cut\", from = [1], to = [2], until_ms = 8 }]\n", "over before it begins"),
+        ("founders = [1]\nfaults = [{ at_ms = 9, do = \"start\", node = 1, clock_back = 1 }]\n", "first_incarnation"),
+        ("founders = [1]\nfaults = [{ at_ms = 9, do = \"slow\", node = 1, hundredths = 0 }]\n", "hundredths"),
+    ] {
+        let error = error(text);
+        assert!(matches!(&error, ScheduleError::Value { what, .. } if what.contains(word)), "{text}: {error}");
+    }
+    let missing = Schedule::read(Path::new("no such file.toml")).unwrap_err();
+    assert!(matches!(missing, ScheduleError::Unreadable { .. }), "{missing}");
+}
