@@ -85,6 +85,13 @@ pub enum Step {
         /// Who.
         member: usize,
     },
+    /// All next members hold what they must hold.
+    AllReady {
+        /// Which round.
+        round: u8,
+        /// Which term.
+        term: usize,
+    },
     /// A leader asks for votes.
     Propose {
         /// Which round.
@@ -267,7 +274,7 @@ impl Rules {
                 if term.opened && !term.safe && self.acknowledged(state, round, term) {
                     steps.push(Step::Safe { round, term: number });
                 }
-                self.steps_open(state, round, number, steps);
+                self.steps_open(state, round, number, faults, steps);
                 self.attempts(state, round, number, faults, steps);
             }
             Phase::Proposed => self.steps_proposed(state, round, number, faults, steps),
@@ -348,27 +355,33 @@ impl Rules {
         Promise { accepted, floor }
     }
 
-    fn steps_open(&self, state: &State, round: u8, number: usize, steps: &mut Vec<Step>) {
+    fn steps_open(&self, state: &State, round: u8, number: usize, faults: bool, steps: &mut Vec<Step>) {
         let term = &state.round(round).terms[number];
         if term.attempts == 0 {
             return;
         }
         let next = term.next[usize::from(term.attempts) - 1];
-        // Data of a contributor that died arrived before it died: whoever is ready later could have been ready then.
-        let flows = term.contributors.within(state.alive);
-        for member in next.minus(term.ready).and(state.alive).iter().filter(|_| flows) {
-            let process = &state.processes[member];
-            let known = process.round == round || !state.view(round).members.has(member) && process.round < round;
-            let below = process.round == round && process.promise > term.code;
-            let room = process.round != round || process.data.count_ones() < 2;
-            if known && !below && room {
-                steps.push(Step::Ready { round, term: number, member });
-            }
+        let missing = next.minus(term.ready);
+        let able = missing.iter().filter(|member| self.may_be_ready(state, round, term, *member)).fold(Set::NONE, Set::with);
+        if !faults || !self.setup.at_once {
+            steps.extend(able.iter().map(|member| Step::Ready { round, term: number, member }));
+        } else if !missing.is_empty() && able == missing {
+            steps.push(Step::AllReady { round, term: number });
         }
-        let missing = next.minus(term.ready).len();
-        if missing == 0 || missing == 1 && self.setup.breaks(Planted::ReadyMissing) {
+        if missing.is_empty() || missing.len() == 1 && self.setup.breaks(Planted::ReadyMissing) {
             steps.push(Step::Propose { round, term: number });
         }
+    }
+
+    fn may_be_ready(&self, state: &State, round: u8, term: &Term, member: usize) -> bool {
+        // Data of a contributor that died arrived before it died: whoever is ready later could have been ready then.
+        let flows = term.contributors.within(state.alive) && state.alive.has(member);
+        let process = &state.processes[member];
+        if process.round == round {
+            // Rule 5: a third waits.
+            return flows && process.promise <= term.code && process.data.count_ones() < 2;
+        }
+        flows && process.round < round && !state.view(round).members.has(member)
     }
 
     fn steps_proposed(&self, state: &State, round: u8, number: usize, faults: bool, steps: &mut Vec<Step>) {
@@ -415,7 +428,12 @@ impl Rules {
             self.later_choices(state, round, term, faults, &mut choices);
         }
         let view = state.view(round);
-        for Choice { contributors, next, verdicts } in choices {
+        for Choice { contributors, mut next, verdicts } in choices {
+            // Who is the last to hold the outcome stays until others hold the next one.
+            let leader = usize::from(term.leader);
+            if next.and(view.members).is_empty() && state.leaving.has(leader) && !self.setup.breaks(Planted::LastLeaves) {
+                next = next.with(leader);
+            }
             // Both include a current member that holds the last outcome; and the quorum needs a member to name.
             let holds = |set: Set| set.and(view.members).iter().any(|member| state.holds(member, round));
             if !holds(contributors) || !holds(next) || next.and(view.voters).is_empty() {
@@ -435,7 +453,7 @@ impl Rules {
             }
             let mut seen = Vec::new();
             for (ended, ends) in known {
-                let voters = self.next_voters(state, view, usize::from(term.leader), next, ended);
+                let voters = self.next_voters(state, view, leader, next, ended);
                 if !seen.contains(&voters) {
                     seen.push(voters);
                     steps.push(Step::Attempt { round, term: number, contributors, next, voters, verdicts, ends });
@@ -579,6 +597,11 @@ impl Rules {
                 self.attempt(state, round, term, contributors, next, voters);
             }
             Step::Ready { round, term, member } => self.ready(state, round, term, member),
+            Step::AllReady { round, term: number } => {
+                let term = &state.round(round).terms[number];
+                let next = term.next[usize::from(term.attempts) - 1];
+                next.minus(term.ready).iter().for_each(|member| self.ready(state, round, number, member));
+            }
             Step::Propose { round, term: number } => {
                 let term = &mut state.round_mut(round).terms[number];
                 let attempt = term.attempts - 1;
@@ -617,7 +640,7 @@ impl Rules {
         let new = self.processes(state) - 1;
         state.ids[new] = state.ids[process];
         state.alive = state.alive.with(new);
-        let round = state.newest();
+        let round = state.known();
         if !self.setup.breaks(Planted::LowestTermShared) || round > self.setup.rounds {
             return;
         }

@@ -47,6 +47,8 @@ pub enum Planted {
     ParticipantsGrow,
     /// A leaver goes as soon as it knows itself that it may.
     LeavesEarly,
+    /// The last member that holds the outcome leaves like any other: rule 1 as the page had it.
+    LastLeaves,
     /// Who went on to the next round still votes in the last one.
     VotesInOldRound,
 }
@@ -78,6 +80,8 @@ pub struct Setup {
     pub leavers: u8,
     /// Whether a voter that refuses `Open` raises its floor all the same.
     pub refused_raises: bool,
+    /// Whether the next members say `Ready` in one step, or none does: fewer states, see the module's notes.
+    pub at_once: bool,
     /// From one of how many states the continuation without faults is tried; 0: from none.
     pub settle_every: u64,
     /// A broken rule.
@@ -101,6 +105,7 @@ impl Setup {
             restarts: 0,
             leavers: 0,
             refused_raises: false,
+            at_once: false,
             settle_every: 1,
             planted: None,
         }

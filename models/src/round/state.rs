@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 /// Processes of a space at most: founders, joiners, restarts.
 pub const PROCESSES: usize = 6;
 /// Terms of a round at most, those of the fault-free continuation included.
-pub const TERMS: usize = 7;
+pub const TERMS: usize = 6;
 /// Rounds of a space at most.
 pub const ROUNDS: usize = 3;
 /// Attempts of a term at most.

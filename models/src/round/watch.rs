@@ -66,7 +66,9 @@ impl Rules {
             1 => true,
             every => {
                 let mut hasher = DefaultHasher::new();
-                state.hash(&mut hasher);
+                state.processes.hash(&mut hasher);
+                state.views.hash(&mut hasher);
+                (state.alive, state.leaving, state.known(), state.newest()).hash(&mut hasher);
                 hasher.finish() % every == 0
             }
         }
@@ -135,7 +137,7 @@ fn rank(step: &Step, delivery: Delivery) -> (u8, u8) {
         Step::Promise { term, .. } => (5, term),
         Step::Acknowledge { term, .. } => (6, term),
         Step::Safe { term, .. } => (7, term),
-        Step::Ready { term, .. } => (8, term),
+        Step::Ready { term, .. } | Step::AllReady { term, .. } => (8, term),
         Step::Attempt { term, .. } => (9, term),
         Step::Drop { term, .. } => (10, term),
         Step::Go(_) => (11, 0),
