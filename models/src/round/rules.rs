@@ -265,6 +265,12 @@ impl Rules {
         }
     }
 
+    /// Whether `votes` decide, as a leader counts.
+    fn is_quorum(&self, view: &View, votes: Set) -> bool {
+        let half = votes.and(view.voters).len() * 2 >= view.voters.len();
+        view.is_quorum(votes) || half && self.setup.breaks(Planted::HalfDecides)
+    }
+
     fn steps_in(&self, state: &State, round: u8, number: usize, faults: bool, steps: &mut Vec<Step>) {
         let term = &state.round(round).terms[number];
         let leads = self.in_charge(state, round, term);
@@ -319,7 +325,7 @@ impl Rules {
         let mut heard = term.promised.0;
         // Every subset of those who promised may be the quorum that was heard.
         while heard != 0 {
-            let quorum = view.is_quorum(Set(heard)) || self.setup.breaks(Planted::ProposeWithoutQuorum);
+            let quorum = self.is_quorum(view, Set(heard)) || self.setup.breaks(Planted::ProposeWithoutQuorum);
             if quorum {
                 let result = self.to_finish(term, Set(heard));
                 if !results.contains(&result) {
@@ -399,7 +405,7 @@ impl Rules {
         let leader = usize::from(term.leader);
         let present = state.alive.has(leader) && state.processes[leader].round == round;
         let short = |without: usize| deciders.is_quorum(term.accepted.with(without));
-        let enough = deciders.is_quorum(term.accepted)
+        let enough = self.is_quorum(&deciders, term.accepted)
             || self.setup.breaks(Planted::DecideWithoutQuorum) && deciders.voters.iter().any(short) && !term.accepted.is_empty();
         if present && enough {
             steps.push(Step::Announce { round, term: number });

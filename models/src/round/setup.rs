@@ -33,6 +33,8 @@ pub enum Planted {
     ProposeWithoutQuorum,
     /// One vote less than a quorum decides.
     DecideWithoutQuorum,
+    /// Half of the voters are a quorum without the tie-breaker too.
+    HalfDecides,
     /// A process that starts again takes its old place, with empty memory.
     RestartKeepsPlace,
     /// A process that starts again uses the lowest term that its predecessor may have used.

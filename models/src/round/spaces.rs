@@ -43,6 +43,10 @@ pub fn short() -> Vec<Space> {
             Setup { rounds: 2, leavers: 1, take_overs: 1, crashes: 1, restarts: 1, ..at_once.clone() },
         ),
         (
+            "2 rounds, 2 voters, 1 joiner; 1 take-over, 1 crash, 1 verdict, 1 restart",
+            Setup { founders: 2, rounds: 2, joiners: 1, take_overs: 1, crashes: 1, verdicts: 1, restarts: 1, ..at_once },
+        ),
+        (
             "3 rounds, 3 voters; 1 crash, 2 verdicts, 1 restart, who was left out joins again",
             Setup { rounds: 3, crashes: 1, verdicts: 2, restarts: 1, rejoin: true, ..three },
         ),
@@ -108,6 +112,7 @@ pub fn planted() -> Vec<(Planted, &'static str, Setup)> {
         (Planted::PromiseForgetsAccepted, ONE_OUTCOME, one.clone()),
         (Planted::ProposeWithoutQuorum, ONE_OUTCOME, one.clone()),
         (Planted::DecideWithoutQuorum, QUORUM, calm.clone()),
+        (Planted::HalfDecides, ONE_OUTCOME, Setup { founders: 2, verdicts: 2, ..one.clone() }),
         (Planted::RestartKeepsPlace, ONE_OUTCOME, restarts.clone()),
         (Planted::LowestTermShared, ONE_OUTCOME, Setup { attempts: 2, verdicts: 0, ..restarts }),
         (Planted::JoinerVotes, QUORUM, four),

@@ -69,7 +69,7 @@ impl Rules {
                 state.processes.hash(&mut hasher);
                 state.views.hash(&mut hasher);
                 (state.alive, state.leaving, state.known(), state.newest()).hash(&mut hasher);
-                hasher.finish() % every == 0
+                hasher.finish().is_multiple_of(every)
             }
         }
     }
