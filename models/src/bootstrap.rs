@@ -610,7 +610,7 @@ impl Bootstraps {
         }
         // Nobody is in a run: each process that may found one must have a reason not to.
         ids().filter(living).filter(|id| self.founds(*id)).all(|id| {
-            let group = ids().filter(living).filter(|other| self.list(id) == self.list(*other)).fold(0, |all, other| all | bit(other));
+            let group = ids().filter(living).filter(|other| self.same_list(id, *other)).fold(0, |all, other| all | bit(other));
             let too_few = group.count_ones() < self.space.min_nodes;
             let too_few_remember = !self.enough_remember(state, id, group);
             let may_be_decided = ids().filter(|other| group & bit(*other) != 0).any(|other| {
