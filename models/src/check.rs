@@ -129,7 +129,7 @@ pub struct Report {
     pub properties: Vec<&'static str>,
     /// What must never be and was found.
     pub violations: Vec<Finding>,
-    /// What must be possible and was not found.
+    /// What must be possible and is not; known of an exhausted space only.
     pub impossible: Vec<&'static str>,
 }
 
@@ -137,8 +137,7 @@ impl Report {
     /// Whether nothing wrong was found; a search that was cut may hold.
     #[must_use]
     pub fn holds(&self) -> bool {
-        let missing = self.end == End::Exhausted && !self.impossible.is_empty();
-        self.violations.is_empty() && !missing
+        self.violations.is_empty() && self.impossible.is_empty()
     }
 
     /// Whether everything was explored and nothing wrong was found.
@@ -224,6 +223,10 @@ where
     }
     if !report.violations.is_empty() {
         report.end = End::Violated;
+    }
+    // What was not found in a part of the space may be in the rest.
+    if report.end != End::Exhausted {
+        report.impossible.clear();
     }
     report
 }
