@@ -19,6 +19,8 @@
 //!   arrived before it died.
 //! * **What may be dropped is dropped at once**, everywhere: a node that keeps it longer holds more, not less.
 //! * **Promises to a leader that cannot use them** are not given: a voter that gave one would only refuse more.
+//! * **`Ready` in one step** (`at_once`, in the wider spaces): a `Ready` is of use only if all next members say it, and who may say it
+//!   later may say it at once; one that others do not follow fills a place for undecided data, which only makes its node wait.
 //! * **Rounds that nobody is in and nobody will be in** keep their outcome only.
 
 mod rules;

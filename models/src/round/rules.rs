@@ -1,7 +1,9 @@
 //! The rules: what may happen next, and what it changes.
 
 use super::setup::{Planted, Setup};
-use super::state::{ATTEMPTS, Entry, PROCESSES, Phase, Promise, ROUNDS, Round, Set, State, TERMS, Term, View, data_of};
+use super::state::{
+    ATTEMPTS, Entry, PROCESSES, Phase, Process, Promise, ROUNDS, Round, Set, Spent, State, TERMS, Term, View, Wrong, data_of,
+};
 
 /// What happens. Rounds count from 1, terms from the lowest of their round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,8 +149,8 @@ impl Rules {
             alive: Set::first(self.setup.founders + self.setup.joiners),
             gone: Set::NONE,
             leaving: Set::NONE,
-            spent: super::state::Spent::default(),
-            wrong: super::state::Wrong::default(),
+            spent: Spent::default(),
+            wrong: Wrong::default(),
             ids: std::array::from_fn(|process| process as u8),
             processes: Default::default(),
             views: [View::default(); ROUNDS + 1],
@@ -404,9 +406,9 @@ impl Rules {
         }
         let leader = usize::from(term.leader);
         let present = state.alive.has(leader) && state.processes[leader].round == round;
-        let short = |without: usize| deciders.is_quorum(term.accepted.with(without));
+        let one_more = |voter: usize| deciders.is_quorum(term.accepted.with(voter));
         let enough = self.is_quorum(&deciders, term.accepted)
-            || self.setup.breaks(Planted::DecideWithoutQuorum) && deciders.voters.iter().any(short) && !term.accepted.is_empty();
+            || self.setup.breaks(Planted::DecideWithoutQuorum) && deciders.voters.iter().any(one_more) && !term.accepted.is_empty();
         if present && enough {
             steps.push(Step::Announce { round, term: number });
         }
@@ -528,8 +530,8 @@ impl Rules {
         let stay = next.and(view.voters);
         let mut voters = stay;
         for new in next.minus(view.voters).iter() {
-            let few = View { voters: voters.with(new), first: self.first_of(view, leader, next), ..*view }.is_quorum(stay);
-            if few || self.setup.breaks(Planted::TooManyNewVoters) {
+            let room = View { voters: voters.with(new), first: self.first_of(view, leader, next), ..*view }.is_quorum(stay);
+            if room || self.setup.breaks(Planted::TooManyNewVoters) {
                 voters = voters.with(new);
             }
         }
@@ -631,14 +633,14 @@ impl Rules {
         state.alive = state.alive.without(process);
         // Only rule 8 asks what a process knew that is no more.
         let round = if self.setup.leavers > 0 { state.processes[process].round } else { 0 };
-        state.processes[process] = super::state::Process { round, ..Default::default() };
+        state.processes[process] = Process { round, ..Default::default() };
     }
 
     fn restart(&self, state: &mut State, process: usize) {
         state.spent.restarts += 1;
         if self.setup.breaks(Planted::RestartKeepsPlace) {
             let round = state.newest().min(self.setup.rounds);
-            state.processes[process] = super::state::Process { round, ..Default::default() };
+            state.processes[process] = Process { round, ..Default::default() };
             state.alive = state.alive.with(process);
             return;
         }
@@ -671,7 +673,7 @@ impl Rules {
         let knows = &mut state.processes[process];
         let held = knows.data & entry.bit() != 0;
         let holds = if member && held { at + 1 } else { knows.holds };
-        *knows = super::state::Process { round: at + 1, holds, ..Default::default() };
+        *knows = Process { round: at + 1, holds, ..Default::default() };
         state.wrong.nothing_held |= member && !held;
     }
 
@@ -785,7 +787,7 @@ impl Rules {
         let entry = Entry { term: number as u8, attempt: term.attempts - 1 };
         let process = &mut state.processes[member];
         if process.round < round {
-            *process = super::state::Process { round, holds: process.holds, ..Default::default() };
+            *process = Process { round, holds: process.holds, ..Default::default() };
         }
         if self.setup.breaks(Planted::DropOnLaterAttempt) {
             process.data = 0;
