@@ -33,7 +33,7 @@ use recording::Applied;
 use round::{Contributed, Finished, RoundInProgress, Starter, StreamKey, StreamKind};
 use shards::ShardStates;
 use slowmo_protocol::algorithm::{Base, WireType};
-use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, RoundKind, Settings, Voter, Votes};
+use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, RoundKind, Settings, Votes};
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::policy::JoinerBuffers;
@@ -73,7 +73,7 @@ pub struct CoordinatorState {
     publishes_since: Instant,
     epoch: Epoch,
     /// Voters that are no members, as the membership was told last.
-    retained: Vec<Voter>,
+    retained: Vec<Member>,
     /// The order of the gossip graph that the gossip peer was told last.
     order: Vec<NodeId>,
 }

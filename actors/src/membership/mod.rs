@@ -18,14 +18,14 @@ use pulse::Pulse;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use search::Resting;
 use slowmo_protocol::algorithm::Base;
-use slowmo_protocol::coordinator::{GivesUp, Voter};
+use slowmo_protocol::coordinator::GivesUp;
 use slowmo_protocol::ident::{Incarnation, Lineage, NodeId, Round};
 use slowmo_protocol::liveness;
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::membership::{Effect, In, Membership, Settings};
 use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::policy::Quorum;
-use slowmo_protocol::view::View;
+use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{Header, JoinRefusal, Message};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub enum MembershipMessage {
         round: Round,
     },
     /// Who votes without being a member.
-    Retained(Vec<Voter>),
+    Retained(Vec<Member>),
     /// A round was decided whose data this node does not hold.
     Stranded,
     /// The coordinator's answer to a resignation.

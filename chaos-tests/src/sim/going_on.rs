@@ -2,13 +2,9 @@
 
 use super::network::Process;
 use super::world::World;
-use crate::invariants::History;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::trace::{Decided, End, Start};
-
-/// Below so many voters nobody loses its vote for silence alone.
-const VOTERS_MIN: usize = 3;
 
 impl World {
     /// Breaks a rule unless everybody who lives is a member, and rounds are decided; where no quorum lives, everybody says why it waits.
@@ -50,11 +46,10 @@ impl World {
         if !decided.next.iter().any(goes_on) {
             return false;
         }
-        let mut voters = voters(decided, history);
-        voters.retain(|start| decided.next.contains(start) || !self.leaves(*start));
-        let there = voters.iter().filter(|start| history.living().contains(start)).count();
-        let lowest = decided.next.first().is_some_and(|start| history.living().contains(start));
-        self.config.quorum == Quorum::Survivors || 2 * there > voters.len() || (2 * there == voters.len() && lowest)
+        let voters = decided.next_voters();
+        let starts = voters.iter().map(|voter| Start { node: voter.node, incarnation: voter.incarnation });
+        let there = starts.filter(|start| history.living().contains(start) && (decided.next.contains(start) || !self.leaves(*start)));
+        self.config.quorum == Quorum::Survivors || voters.is_quorum(there.map(|start| start.node))
     }
 
     /// Whether a start left in order, or is about to.
@@ -72,17 +67,4 @@ impl World {
         let silent: Vec<NodeId> = living.iter().filter(silent).map(|process| self.processes[*process].node.start.node).collect();
         if silent.is_empty() { Ok(()) } else { Err(format!("no quorum lives, and {silent:?} do not say why they wait")) }
     }
-}
-
-/// The members, and while they are few those who were members last: that they were silent is no reason to decide without them.
-fn voters(decided: &Decided, history: &History) -> Vec<Start> {
-    let mut voters = decided.next.clone();
-    let mut earlier = Some(decided);
-    while let Some(decided) = earlier.filter(|_| voters.len() < VOTERS_MIN) {
-        let mut left_out: Vec<Start> = decided.members.iter().copied().filter(|start| !voters.contains(start)).collect();
-        left_out.truncate(VOTERS_MIN - voters.len());
-        voters.extend(left_out);
-        earlier = history.before(decided).map(|known| &known.decided);
-    }
-    voters
 }

@@ -33,7 +33,7 @@ pub struct Draft {
     pub waiting: Vec<NodeId>,
     /// See [`Outcome::retained`].
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, VOTERS_KEPT>")]
-    pub retained: Vec<Voter>,
+    pub retained: Vec<Member>,
     /// See [`Outcome::leader`].
     pub leader: NodeId,
     /// See [`Outcome::absent`].
@@ -124,7 +124,7 @@ impl Draft {
         }
         let view = next_view(base.view, next, !self.joining.is_empty())?;
         let voting = |id: &NodeId| view.contains(*id) && !self.waiting.contains(id);
-        if !voting(&self.leader) || self.retained.iter().any(|voter| view.contains(voter.node)) {
+        if !voting(&self.leader) || self.retained.iter().any(|voter| view.contains(voter.id)) {
             return None;
         }
         let outcome = Outcome {
@@ -159,10 +159,11 @@ pub fn next_view(before: &View, mut members: Vec<Member>, joins: bool) -> Option
 }
 
 impl NextVoters {
-    /// Sets the voters of `outcome`.
-    pub fn apply_to(self, outcome: &mut Outcome) {
+    /// Sets the voters of `outcome`; `known` are the members and voters before it.
+    pub fn apply_to<'a>(self, outcome: &mut Outcome, known: impl Iterator<Item = &'a Member> + Clone) {
         outcome.waiting = self.waiting;
-        outcome.retained = self.retained;
+        let member = |voter: &Voter| known.clone().find(|member| Voter::from(*member) == *voter).cloned();
+        outcome.retained = self.retained.iter().filter_map(member).collect();
         outcome.leader = self.leader;
     }
 }

@@ -130,9 +130,9 @@ pub struct Outcome {
     /// Members of the next view that vote one entry later, ascending.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
     pub waiting: Vec<NodeId>,
-    /// Voters of the next round that are no members of its view, ascending.
+    /// Voters of the next round that are no members of its view, ascending; with their addresses, so that everybody can dial them.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, VOTERS_KEPT>")]
-    pub retained: Vec<Voter>,
+    pub retained: Vec<Member>,
     /// Who leads the next round without being asked for, and breaks its ties: a member that votes.
     pub leader: NodeId,
 }
@@ -143,7 +143,7 @@ impl Outcome {
     pub fn voters(&self) -> Voters {
         let votes = |member: &&Member| !self.waiting.contains(&member.id);
         let voting = self.view.members().iter().filter(votes).map(Voter::from);
-        Voters::new(voting.chain(self.retained.iter().copied()).collect(), self.leader)
+        Voters::new(voting.chain(self.retained.iter().map(Voter::from)).collect(), self.leader)
     }
 
     /// Whether the two differ at most in the history that they go on with and in who votes next: who holds the data of one holds

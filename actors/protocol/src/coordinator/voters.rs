@@ -130,7 +130,7 @@ pub fn next_voters(now: &Voters, next: &View, ended: impl Fn(&Voter) -> bool) ->
     let kept = VOTERS_KEPT.saturating_sub(continuing + new.len().min(continuing));
     let retained: Vec<Voter> = now.iter().filter(silent).take(kept).copied().collect();
     let remaining = continuing + retained.len();
-    // Where all voters leave, those that come take over.
+    // Where the last voters leave, the members that do not vote yet take over.
     let admitted = if remaining == 0 { new.len() } else { new.len().min(remaining) };
     let waiting = new.get(admitted..).unwrap_or_default().to_vec();
     let lowest_voter = next.ids().find(|id| !waiting.contains(id)).unwrap_or_else(|| next.lowest());

@@ -29,7 +29,7 @@ pub(super) struct Missed {
 
 impl Missed {
     /// `view` goes on without `member`.
-    fn note(&mut self, member: Member) {
+    pub fn note(&mut self, member: Member) {
         self.members.retain(|(missed, _)| missed.id != member.id);
         if self.members.len() >= MEMBERS_MAX {
             self.members.pop_front();

@@ -1,7 +1,7 @@
 //! What the membership is told, what it asks for, and what it needs to know at its start.
 
 use super::FoundingError;
-use crate::coordinator::{GivesUp, Voter};
+use crate::coordinator::GivesUp;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
 use crate::model::ModelSize;
@@ -44,8 +44,8 @@ pub enum In {
         /// The next round.
         round: Round,
     },
-    /// Who votes on the rounds to come without being a member, in place of those told before: watched like members.
-    Retained(Vec<Voter>),
+    /// Who votes on the rounds to come without being a member, in place of those told before: watched like members, and dialed.
+    Retained(Vec<Member>),
     /// A round was decided whose data this node does not hold: it has to join again.
     Stranded,
     /// The coordinator took note that this node resigns, or keeps to the founding which it was to give up. What it told before was of

@@ -5,7 +5,7 @@ use super::error::last_failure;
 use super::known::Known;
 use super::settings::differing_from_cluster;
 use super::{Effect, FoundingError, Membership};
-use crate::coordinator::{GivesUp, Voter};
+use crate::coordinator::GivesUp;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Outbox;
 use crate::planted::{self, Bug};
@@ -45,7 +45,7 @@ pub(super) struct Life {
     /// Who asked to be admitted, to which view.
     pub candidates: BTreeMap<NodeId, (Epoch, Member)>,
     /// Voters that are no members.
-    pub retained: Vec<Voter>,
+    pub retained: Vec<Member>,
     pub dead: BTreeSet<(NodeId, Incarnation)>,
     /// Of those, members that live and stand in another history.
     pub elsewhere: BTreeSet<(NodeId, Incarnation)>,
@@ -167,7 +167,7 @@ impl Membership {
         self.life.candidates.retain(|id, (_, member)| !stays(id, &member.incarnation));
         let candidates = &self.life.candidates;
         let retained = &self.life.retained;
-        let votes = |id: &NodeId| retained.iter().any(|voter| voter.node == *id);
+        let votes = |id: &NodeId| retained.iter().any(|voter| voter.id == *id);
         self.life.dead.retain(|(id, incarnation)| stays(id, incarnation) || votes(id) || candidates.contains_key(id));
         self.life.elsewhere.retain(|(id, incarnation)| stays(id, incarnation));
         self.watch(out);
@@ -202,9 +202,8 @@ impl Membership {
     pub(super) fn watch(&self, out: &mut Outbox<Effect>) {
         let members = self.life.standing.iter().flat_map(|standing| standing.view.members());
         let candidates = self.life.candidates.values().map(|(_, member)| member);
-        let retained = self.life.retained.iter().map(|voter| (voter.node, voter.incarnation));
-        let others = members.chain(candidates).map(|member| (member.id, member.incarnation));
-        let watched: BTreeMap<NodeId, Incarnation> = retained.chain(others).collect();
+        let watched = self.life.retained.iter().chain(members).chain(candidates);
+        let watched: BTreeMap<NodeId, Incarnation> = watched.map(|member| (member.id, member.incarnation)).collect();
         out.push(Effect::Watch(watched.into_iter().filter(|(id, _)| *id != self.me()).collect()));
     }
 

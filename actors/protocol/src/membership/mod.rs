@@ -94,6 +94,7 @@ impl Machine for Membership {
             In::Up(node) => self.up(node, out),
             In::Decided { view, lineage, round } => self.decided(view, lineage, round, out),
             In::Retained(voters) => {
+                voters.iter().for_each(|voter| self.life.missed.note(voter.clone()));
                 self.life.retained = voters;
                 self.watch(out);
             }

@@ -278,7 +278,7 @@ impl Decided {
             epoch: outcome.view.epoch(),
             next: next.collect(),
             waiting: outcome.waiting.clone(),
-            retained: outcome.retained.iter().map(|voter| Start { node: voter.node, incarnation: voter.incarnation }).collect(),
+            retained: outcome.retained.iter().map(|voter| Start { node: voter.id, incarnation: voter.incarnation }).collect(),
             leader: outcome.leader,
             absent: outcome.absent.clone(),
             momentum_lost: outcome.momentum_lost,

@@ -5,7 +5,7 @@ use super::movement::{Applied, Moving, Parked, Shards};
 use crate::sim::mail::{
     Contribution, Failure, Mail, Movement, RoundDecided, Stream, ToAggregator, ToGossip, ToMembership, ToRounds, Values, Wish,
 };
-use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings, Voter, Votes};
+use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings, Votes};
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round};
 use slowmo_protocol::machine::{Identity, Machine, Outbox};
 use slowmo_protocol::membership;
@@ -28,7 +28,7 @@ pub struct RoundsPart {
     contributed: Option<Contribution>,
     epoch: Epoch,
     order: Vec<NodeId>,
-    retained: Vec<Voter>,
+    retained: Vec<Member>,
     copies_buffers: bool,
     rates: Vec<slowmo_protocol::topology::Rate>,
     /// How long what this node computes or writes takes, in microseconds.

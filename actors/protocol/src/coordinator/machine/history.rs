@@ -30,6 +30,8 @@ pub(super) struct History {
     pub view: View,
     /// Its voters.
     pub voters: Voters,
+    /// Those voters that are no members.
+    pub retained: Vec<Member>,
     /// Who leads it without being asked for.
     pub leader: NodeId,
     /// Shards whose state nobody holds.
@@ -61,6 +63,7 @@ impl History {
             began_in: lineage,
             round: Round::FOUNDING,
             voters: Voters::all_of(&view),
+            retained: Vec::new(),
             leader: view.lowest(),
             view,
             absent: Vec::new(),
@@ -82,6 +85,7 @@ impl History {
             round: outcome.round.next(),
             view: outcome.view.clone(),
             voters: outcome.voters(),
+            retained: outcome.retained.clone(),
             leader: outcome.leader,
             absent: outcome.absent.clone(),
             momentum_lost: outcome.momentum_lost,
@@ -187,6 +191,10 @@ impl Coordinator {
         let takes_part = |member: &&Member| participants.binary_search(&member.id).is_ok();
         let stays = |member: &&Member| takes_part(member) && !self.peers.is_leaving(Voter::from(*member));
         let mut members: Vec<Member> = history.view.members().iter().filter(stays).cloned().collect();
+        if members.is_empty() {
+            // All leave. One of them stays for one more entry, also where others join: it holds everything, and votes.
+            members.extend(history.view.members().iter().find(takes_part).cloned());
+        }
         let waits = self.deciding.as_ref().is_some_and(|deciding| !deciding.joiners_over);
         let first_attempt =
             self.deciding.as_ref().and_then(|deciding| deciding.lead.attempts()).and_then(|attempts| attempts.within.as_ref());
@@ -199,10 +207,6 @@ impl Coordinator {
             let joining: Vec<Member> = self.peers.candidates(history.round).filter(may_join).take(room).cloned().collect();
             joins = !joining.is_empty();
             members.extend(joining);
-        }
-        if members.is_empty() {
-            // All leave: the lowest one is left with everything, and ends with it.
-            members.extend(history.view.members().iter().find(takes_part).cloned());
         }
         next_view(&history.view, members, joins)
     }
@@ -238,7 +242,7 @@ impl Coordinator {
             retained: Vec::new(),
             leader: history.leader,
         };
-        next.apply_to(&mut outcome);
+        next.apply_to(&mut outcome, history.view.members().iter().chain(&history.retained));
         Some(Ok(Proposal { outcome, participants: plan.participants }))
     }
 

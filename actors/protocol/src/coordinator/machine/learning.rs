@@ -85,7 +85,7 @@ impl Coordinator {
     pub(super) fn tell_entry(&self, node: NodeId, out: &mut Outbox<Effect>) {
         let Some(Decided { outcome, place }) = self.last() else { return };
         let leaver = outcome.contributors.contains(&node) && !outcome.view.contains(node);
-        let votes = outcome.retained.iter().any(|voter| voter.node == node);
+        let votes = outcome.retained.iter().any(|voter| voter.id == node);
         if outcome.view.contains(node) || leaver || votes {
             let leaves = self.left_with.as_ref().is_some_and(|left| left.pending.is_some());
             self.send_from(*place, node, Message::Decide { entry: Some(outcome.clone()), leaves }, out);
