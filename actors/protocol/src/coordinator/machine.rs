@@ -316,6 +316,8 @@ impl Coordinator {
         out.push(Effect::Resigned(true));
         if decided {
             history.member = false;
+            // Whoever admits it tells it anew who lives.
+            self.peers.forget();
             self.step_down();
             self.end_waiting(out);
         } else {

@@ -187,6 +187,7 @@ impl Coordinator {
         }
         self.end_waiting(out);
         if was_member {
+            self.peers.forget();
             out.push(Effect::Stranded);
         }
         self.replay(now, out);
