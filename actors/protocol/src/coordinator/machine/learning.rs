@@ -150,7 +150,8 @@ impl Coordinator {
     /// Who voted for what this node led to its decision.
     fn votes_counted(&self) -> Option<Votes> {
         match self.deciding.as_ref().map(|deciding| &deciding.lead) {
-            Some(Lead::Accept { accepted, .. }) => {
+            // Another leader may have told the decision before this one's votes were a quorum.
+            Some(Lead::Accept { accepted, .. }) if self.is_quorum(accepted.iter().copied()) => {
                 let voters = self.history.as_ref()?.voters.clone();
                 Some(Votes { accepted: accepted.iter().copied().collect(), voters })
             }
