@@ -147,12 +147,15 @@ pub fn said<T>(effects: &[Effect], wanted: impl Fn(&Message) -> Option<T>) -> Op
     })
 }
 
-/// Who is to take part in the attempt that a leader begins.
+/// Who is to take part in the newest attempt that a leader begins.
 pub fn attempted(leader: &Leader, effects: &[Effect]) -> Option<Vec<u64>> {
-    said(effects, |message| {
-        let Message::Attempt(draft) = message else { return None };
-        draft.resolve(base(&leader.view)).map(|proposal| proposal.participants.iter().map(|node| node.0).collect())
-    })
+    let messages = effects.iter().filter_map(|effect| match effect {
+        Effect::Send { frame: Frame::V1 { message, .. }, .. } => Some(&**message),
+        _ => None,
+    });
+    let drafts = messages.filter_map(|message| if let Message::Attempt(draft) = message { Some(draft) } else { None });
+    let newest = drafts.last()?.resolve(base(&leader.view))?;
+    Some(newest.participants.iter().map(|node| node.0).collect())
 }
 
 pub fn says(effects: &[Effect], wanted: fn(&Message) -> bool) -> bool {
