@@ -143,7 +143,7 @@ impl Coordinator {
         self.left_with = Some(Left { decided, known_to: BTreeSet::new(), pending });
         self.timers.set(Timer::Leave, now.after(LEAVE_ACKNOWLEDGED_WAIT));
         let next: Vec<NodeId> = self.left_with.iter().flat_map(|left| left.next_voters()).collect();
-        next.into_iter().for_each(|node| self.tell_entry(node, out));
+        next.into_iter().filter(|node| *node != myself.node).for_each(|node| self.tell_entry(node, out));
         self.leave_when_known(out);
     }
 

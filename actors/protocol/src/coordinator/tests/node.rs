@@ -3,7 +3,7 @@
 use super::oracle::{GAMMA, mean, slow_step};
 use crate::algorithm::BufferStrategy;
 use crate::coordinator::{Attempt, Coordinator, Origin, Outcome, Plan, Publication, RoundKind, RoundSpec, Settings, Voter};
-use crate::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, ShardId, Step};
+use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
 use crate::machine::Identity;
 use crate::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
 use crate::time::Span;
@@ -344,7 +344,7 @@ impl Node {
     }
 
     /// Installs a decided outcome.
-    pub fn apply(&mut self, attempt: Attempt, outcome: &Outcome, schedule: Schedule) -> Vec<ShardId> {
+    pub fn apply(&mut self, attempt: Attempt, outcome: &Outcome, began_in: Lineage, schedule: Schedule) -> Vec<ShardId> {
         let moved = std::mem::take(&mut self.movements).into_iter().find(|movement| movement.plan.attempt == attempt);
         let movement = moved.unwrap();
         let publication = movement.publication.unwrap();
@@ -359,10 +359,12 @@ impl Node {
         if outcome.spec.carries_parameters() {
             self.parameters.clone_from(&values);
         }
+        // What it held when it was left out is of no use any more.
+        let follows = self.last.as_ref().is_some_and(|last| (last.lineage, last.round.next()) == (began_in, outcome.round));
         let mut states = BTreeMap::new();
         for shard in &publication.holds {
             let range = publication.state_layout.range(*shard);
-            let received = movement.states.get(shard).or_else(|| self.states.get(shard).filter(|_| !publication.renews_anchor));
+            let received = movement.states.get(shard).or_else(|| self.states.get(shard).filter(|_| follows && !publication.renews_anchor));
             match received {
                 Some(state) => _ = states.insert(*shard, state.clone()),
                 None if outcome.spec.kind == RoundKind::Found => {

@@ -48,6 +48,8 @@ pub struct Oracle {
     /// The base optimizer's buffers as they were then.
     pub buffers: BTreeMap<(Lineage, Round, NodeId), Vec<f64>>,
     pub entries: BTreeMap<(Lineage, Round), Entry>,
+    /// What anybody said was decided.
+    pub said: BTreeMap<(Lineage, Round), Outcome>,
 }
 
 impl Oracle {
@@ -73,8 +75,15 @@ impl Oracle {
         self.entries.range((lineage, Round(0))..=(lineage, Round(u64::MAX))).next().map(|((_, round), _)| *round)
     }
 
+    /// Somebody says that this was decided.
+    pub fn hear(&mut self, outcome: &Outcome) {
+        let known = self.said.entry((outcome.lineage, outcome.round)).or_insert_with(|| outcome.clone());
+        assert_eq!(known, outcome, "two outcomes of one round");
+    }
+
     /// Takes in an outcome the first time it is applied; `lost` are the shards whose state nobody had. `true` if it is new.
     pub fn decide(&mut self, outcome: &Outcome, began_in: Lineage, lost: &[ShardId], now: u64) -> bool {
+        self.hear(outcome);
         let key = (outcome.lineage, outcome.round);
         if let Some(known) = self.entries.get(&key) {
             assert_eq!((&known.outcome, known.began_in), (outcome, began_in), "two outcomes of one round");

@@ -15,7 +15,7 @@ use crate::random::Random;
 use crate::time::Instant;
 use crate::topology::{RATES_MAX, Rate};
 use crate::view::{Member, View};
-use crate::wire::{Header, Message};
+use crate::wire::{Frame, Header, Message};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a frame usually takes at most, in simulated microseconds.
@@ -267,7 +267,13 @@ impl World {
     fn execute(&mut self, id: NodeId, effect: Effect) {
         let node = self.nodes.get_mut(&id).unwrap();
         match effect {
-            Effect::Send { to, frame } => self.send(id, to, &frame),
+            Effect::Send { to, frame } => {
+                let Frame::V1 { message, .. } = &frame;
+                if let Message::Decide { entry: Some(outcome), .. } = &**message {
+                    self.oracle.hear(outcome);
+                }
+                self.send(id, to, &frame);
+            }
             Effect::Open(plan) => {
                 let streams = node.open(plan);
                 self.send_streams(streams);
@@ -282,7 +288,7 @@ impl World {
                 assert!(!drained || node.draining, "{id} was drained without having asked for it");
                 node.drained = drained;
                 let joins = node.outside;
-                let lost = node.apply(attempt, &outcome, self.schedule);
+                let lost = node.apply(attempt, &outcome, began_in, self.schedule);
                 self.check(id, &outcome, began_in, &lost);
                 if joins {
                     self.check_buffers(id, &outcome, began_in);
@@ -296,15 +302,15 @@ impl World {
         }
     }
 
-    /// Whoever is a member after an outcome holds its data, so no decision leaves it behind.
+    /// Whoever is a member after an outcome holds its data, so only a decision without it leaves it behind.
     fn stranded(&mut self, id: NodeId) {
-        let (round, start) = (self.nodes[&id].round, self.nodes[&id].start());
-        let began_in = self.nodes[&id].last.as_ref().map_or(self.lineage, |last| last.lineage);
+        let node = self.nodes.get_mut(&id).unwrap();
+        let (round, start) = (node.round, node.start());
+        node.leave();
         let lacks = |outcome: &Outcome| outcome.view.members().iter().all(|member| Voter::from(member) != start);
-        let mut since = self.oracle.entries.values().filter(|entry| entry.began_in == began_in && entry.outcome.round >= round);
-        // It may have missed that, and hear of a later one that leaves it out.
-        assert!(since.any(|entry| lacks(&entry.outcome)), "{id} lacks what made it a member after {round}");
-        self.nodes.get_mut(&id).unwrap().leave();
+        // It may have missed one that it holds, and hear of a later one.
+        let mut since = self.oracle.said.values().filter(|outcome| outcome.round >= round);
+        assert!(since.any(lacks), "{id} lacks what made it a member after {round}");
     }
 
     /// Momentum is lost only with more than `R` members, gone at some time from the proposal of the round before on.
