@@ -80,12 +80,12 @@ async fn another_cluster_key_is_refused_on_both_sides() {
 async fn another_protocol_version_is_refused_with_both_named_on_both_sides() {
     let (one, mut one_events) = node(1);
     let mut newer = settings(2, &KEY);
-    newer.protocol_version = 2;
+    newer.protocol_version = 3;
     let (two, mut two_events) = quic::bind(newer).unwrap();
     two.connect(one.local().address, Duration::from_secs(60));
     let version = |theirs: &str, ours: &str| DialError::ProtocolVersion { theirs: theirs.into(), ours: ours.into() };
-    assert_eq!(dial_error(&mut two_events).await, version("slowmo/1", "slowmo/2"));
-    assert_eq!(refusal(&mut one_events).await, version("slowmo/2", "slowmo/1"));
+    assert_eq!(dial_error(&mut two_events).await, version("slowmo/2", "slowmo/3"));
+    assert_eq!(refusal(&mut one_events).await, version("slowmo/3", "slowmo/2"));
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ pub struct RawPeer {
 impl RawPeer {
     pub fn new(key: &ClusterKey, node: NodeId, incarnation: Incarnation) -> Self {
         let identity = Identity::issue(key, node, incarnation).unwrap();
-        let tls = identity.client_tls_for_tests("slowmo/1").unwrap();
+        let tls = identity.client_tls_for_tests("slowmo/2").unwrap();
         let mut endpoint = Endpoint::client(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         endpoint.set_default_client_config(ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap())));
         Self { endpoint, key: key.clone(), node, incarnation }

@@ -34,6 +34,9 @@ fn outcome(round: Round, spec: RoundSpec) -> Outcome {
         samples: None,
         order: Vec::new(),
         origin: Origin::default(),
+        waiting: Vec::new(),
+        retained: Vec::new(),
+        leader: crate::ident::NodeId(1),
     }
 }
 

@@ -167,3 +167,86 @@ impl NextVoters {
         outcome.leader = self.leader;
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::coordinator::RoundKind;
+    use crate::ident::{Incarnation, Round, Step};
+    use crate::view::tests::view;
+
+    /// Nodes 2, 4 and 6 and what a round makes of them: 4 does not contribute and leaves, 6 takes no part, 3 joins and waits to vote.
+    fn example() -> (View, Proposal) {
+        let before = view(&[2, 4, 6]);
+        let members = vec![before.members()[0].clone(), view(&[3]).members()[0].clone()];
+        let outcome = Outcome {
+            lineage: Lineage(7),
+            round: Round(5),
+            spec: RoundSpec { kind: RoundKind::Average, step: Step(9), gamma: 0.5, elements: 10 },
+            contributors: vec![NodeId(2)],
+            view: next_view(&before, sorted(members), true).unwrap(),
+            absent: vec![ShardId(1)],
+            momentum_lost: 1,
+            samples: None,
+            order: vec![NodeId(3), NodeId(2)],
+            origin: Origin::default(),
+            waiting: vec![NodeId(3)],
+            retained: vec![Voter { node: NodeId(6), incarnation: Incarnation(1) }],
+            leader: NodeId(2),
+        };
+        (before, Proposal { outcome, participants: vec![NodeId(2), NodeId(4)] })
+    }
+
+    fn sorted(mut members: Vec<Member>) -> Vec<Member> {
+        members.sort_by_key(|member| member.id);
+        members
+    }
+
+    fn base(view: &View) -> Base<'_> {
+        Base { round: Round(5), view, order: &[] }
+    }
+
+    #[test]
+    fn a_draft_stands_for_the_proposal_that_it_was_made_of() {
+        let (before, proposal) = example();
+        let draft = Draft::new(&proposal, base(&before));
+        assert_eq!((&draft.absent_members, &draft.silent_members, &draft.leaving_members), (&vec![2], &vec![1], &vec![1]));
+        assert_eq!(draft.resolve(base(&before)), Some(proposal.clone()));
+        // An order that stays is not said again.
+        let order = proposal.outcome.order.clone();
+        let base = Base { order: &order, ..base(&before) };
+        let shorter = Draft::new(&proposal, base);
+        assert_eq!(shorter.order, None);
+        assert_eq!(shorter.resolve(base), Some(proposal));
+    }
+
+    #[test]
+    fn a_draft_that_is_no_change_of_the_view_is_refused() {
+        let (before, proposal) = example();
+        let draft = Draft::new(&proposal, base(&before));
+        let member = |id: u64| view(&[id]).members()[0].clone();
+        let retained = |id: u64| vec![Voter { node: NodeId(id), incarnation: Incarnation(1) }];
+        let hostile = [
+            ("a rank behind the last", Draft { absent_members: vec![3], ..draft.clone() }),
+            ("the largest rank", Draft { silent_members: vec![u16::MAX], ..draft.clone() }),
+            ("a rank behind the last that leaves", Draft { leaving_members: vec![1, 3], ..draft.clone() }),
+            ("ranks out of order", Draft { absent_members: vec![2, 1], ..draft.clone() }),
+            ("a rank twice", Draft { leaving_members: vec![1, 1], ..draft.clone() }),
+            ("nobody takes part", Draft { absent_members: vec![0, 1, 2], ..draft.clone() }),
+            ("nobody contributes", Draft { silent_members: vec![0, 1], ..draft.clone() }),
+            ("nobody is left", Draft { leaving_members: vec![0, 1], joining: vec![], ..draft.clone() }),
+            ("a leader that is no member", Draft { leader: NodeId(4), ..draft.clone() }),
+            ("a leader that does not vote yet", Draft { leader: NodeId(3), ..draft.clone() }),
+            ("a member that votes without being one", Draft { retained: retained(2), ..draft.clone() }),
+            ("a member that joins", Draft { joining: vec![member(2)], ..draft.clone() }),
+            ("a node that joins twice", Draft { joining: vec![member(3), member(3)], ..draft.clone() }),
+        ];
+        for (what, draft) in hostile {
+            assert_eq!(draft.resolve(base(&before)), None, "{what}");
+        }
+        // Nor of a view that ends the epochs.
+        let last = View::new(crate::ident::Epoch(u64::MAX), before.members().to_vec()).unwrap();
+        assert_eq!(draft.resolve(base(&last)), None);
+    }
+}

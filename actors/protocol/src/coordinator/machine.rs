@@ -102,7 +102,7 @@ impl Machine for Coordinator {
             In::BuffersHeld(attempt, from) => self.hold(attempt, |movement| movement.take_buffers(from)),
             In::SpecsDiffer(attempt, other, spec) => self.specs_differ(attempt, other, spec, out),
             In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, now),
-            In::Lost { node, incarnation, ended } => self.peers.lost(Voter { node, incarnation }, ended),
+            In::Lost { node, incarnation, ended } => self.lost(Voter { node, incarnation }, ended, out),
             In::Back(node) => self.peers.back(node),
             In::PeerUp(node) => self.peer_up(node, out),
             In::PeerDown(node) => self.links.lost(node, now),
@@ -316,6 +316,8 @@ impl Coordinator {
         out.push(Effect::Resigned(true));
         if decided {
             history.member = false;
+            // Whoever admits it tells it anew who lives.
+            self.peers.forget();
             self.step_down();
             self.timers.end_round();
             self.end_waiting(out);

@@ -162,6 +162,6 @@ pub use outcome::{Origin, Outcome, Proposal, RoundKind, RoundSpec};
 pub use plan::{Attempt, Donation, Holders, Move, Plan, Publication, Published, losses};
 pub use voters::{NextVoters, VOTERS_KEPT, Voter, Voters, Votes, next_voters};
 
-#[cfg(any())]
+#[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests;

@@ -21,7 +21,7 @@ fn settings(samples: u64, batch: u64) -> Settings {
 
 fn through_a_frame(progress: &Progress) -> Progress {
     let identity = Identity { cluster: ClusterId(1), node: NodeId(1), incarnation: Incarnation(1) };
-    let place = Place { lineage: Lineage(1), epoch: Epoch::FOUNDING, round: Round(1), term: Term::default() };
+    let place = Place { lineage: Lineage(1), epoch: Epoch::FOUNDING, round: Round(1), term: Term::default(), attempt: 0 };
     let spec = RoundSpec { kind: RoundKind::Slow, step: progress.step, gamma: 0.1, elements: 1 };
     let contributed = Contributed { spec, samples: Some(progress.clone()), rates: vec![] };
     let bytes = identity.frame(place, Message::Contribute(contributed)).encode().unwrap();

@@ -4,7 +4,7 @@
 use super::datagram::tests::{messages as swim_messages, packet};
 use super::*;
 use crate::algorithm::WireType;
-use crate::coordinator::{Origin, Outcome, Proposal, RoundKind, RoundSpec};
+use crate::coordinator::{Draft, Order, Origin, Outcome, RoundKind, RoundSpec, Voter};
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term};
 use crate::model::ModelSize;
 use crate::sampler::{DecidedRound, Progress, Settings};
@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 /// The version and the header that every frame and stream header begins with.
 pub(super) const HEADER: &str = "\
 000000000807060504030201201f1e1d1c1b1a19181716151413121103000000000000002a0000000000000001000000000000000500000000000000\
-0900000000000000cdab000000000000";
+020000000900000000000000cdab000000000000";
 pub(super) const PREFACE: &str = "0000000008070605040302010900000000000000cdab000000000000000000000a000009e81c00";
 pub(super) const PREFACE_V6: &str = "\
 0000000008070605040302010900000000000000cdab0000000000000100000020010db8000000000000000000000001e91c01";
@@ -53,6 +53,7 @@ pub(super) fn header() -> Header {
         epoch: Epoch(3),
         round: Round(42),
         term: Term { counter: 1, node: NodeId(5) },
+        attempt: 2,
         sender: NodeId(9),
         incarnation: Incarnation(0xabcd),
     }
@@ -80,24 +81,73 @@ pub(super) fn progress() -> Progress {
 pub(super) fn outcome(kind: RoundKind) -> Outcome {
     let (lineage, contributors) = (header().lineage, vec![NodeId(5), NodeId(9)]);
     let (absent, samples, order) = (vec![ShardId(3), ShardId(511)], Some(progress()), vec![NodeId(9), NodeId(5)]);
-    let origin = Origin { run: 2, rounds: 40, momentum_lost: 1 };
-    Outcome { lineage, round: Round(42), spec: spec(kind), contributors, view: view(), absent, momentum_lost: 6, samples, order, origin }
+    Outcome {
+        lineage,
+        round: Round(42),
+        spec: spec(kind),
+        contributors,
+        view: view(),
+        absent,
+        momentum_lost: 6,
+        samples,
+        order,
+        origin: origin(),
+        waiting: vec![NodeId(9)],
+        retained: vec![voter()],
+        leader: NodeId(5),
+    }
+}
+
+fn origin() -> Origin {
+    Origin { run: 2, rounds: 40, momentum_lost: 1 }
+}
+
+/// A voter that is no member.
+pub(super) fn voter() -> Voter {
+    Voter { node: NodeId(7), incarnation: Incarnation(3) }
 }
 
 /// Of two resumptions, after 40 rounds and a lost shard.
 const ORIGIN: &str = "0200000028000000000000000100000000000000";
+/// Who waits to vote, who votes and is no member, who leads.
+const VOTERS: &str = "010000000000000009000000000000000100000000000000070000000000000003000000000000000500000000000000";
+/// Shards 3 and 511.
+const ABSENT: &str = "020000000000000003000000ff010000";
 
 fn outcome_bytes(kind: &str) -> String {
-    let absent = "020000000000000003000000ff010000";
-    format!("{LINEAGE}2a00000000000000{kind}{TERMS}{BOTH}{VIEW}{absent}060000000000000001{PROGRESS}{TURNED}{ORIGIN}")
+    format!("{LINEAGE}2a00000000000000{kind}{TERMS}{BOTH}{VIEW}{ABSENT}060000000000000001{PROGRESS}{TURNED}{ORIGIN}{VOTERS}")
 }
 
-pub(super) fn proposal(kind: RoundKind) -> Proposal {
-    Proposal { outcome: outcome(kind), participants: vec![NodeId(5), NodeId(9)], inherited: true }
+/// Of four members one takes no part, one does not contribute, two leave; another node joins.
+pub(super) fn draft(kind: RoundKind) -> Draft {
+    let Outcome { lineage, spec, absent, samples, order, waiting, retained, leader, .. } = outcome(kind);
+    Draft {
+        spec,
+        lineage,
+        absent_members: vec![2],
+        silent_members: vec![1],
+        leaving_members: vec![1, 3],
+        joining: vec![view().members()[0].clone()],
+        waiting,
+        retained,
+        leader,
+        absent_shards: absent,
+        momentum_lost: 6,
+        samples,
+        order: Some(Order(order)),
+        origin: origin(),
+    }
 }
 
-fn proposal_bytes(kind: &str) -> String {
-    format!("{}{BOTH}01", outcome_bytes(kind))
+/// The ranks of those that take no part, do not contribute, and leave; who joins.
+const CHANGES: &str = "\
+01000000000000000200\
+01000000000000000100\
+020000000000000001000300\
+010000000000000005000000000000000100000000000000000000000a000005e81c0800";
+
+fn draft_bytes(kind: &str) -> String {
+    format!("{kind}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}060000000000000001{PROGRESS}01{TURNED}{ORIGIN}")
 }
 
 pub(super) fn standing() -> Standing {
@@ -156,33 +206,55 @@ fn abandons() -> Vec<(Message, String)> {
         (differ, "0000000005000000000000000100000000000000610900000000000000030000000000000062c3a9"),
         (RefusalReason::MomentumLost { shards: 7 }, "0100000007000000"),
     ];
-    reasons.map(|(reason, bytes)| (Message::Abandon(reason), format!("0e000000{bytes}"))).into()
+    reasons.map(|(reason, bytes)| (Message::Abandon(reason), format!("16000000{bytes}"))).into()
 }
 
-fn votes() -> Vec<(Message, String)> {
-    let accepted = Some((header().term, proposal(RoundKind::Average)));
-    let promise =
-        Message::Promise { accepted, refuted: Term { counter: 2, node: NodeId(9) }, holds: true, contributed: Some(contributed()) };
-    let admit = Message::Admit { proposal: proposal(RoundKind::Slow), view: view() };
+fn attempts() -> Vec<(Message, String)> {
+    let plain = Draft { samples: None, order: None, ..draft(RoundKind::Found) };
+    let admit = Message::Admit { parent: outcome(RoundKind::Average), draft: draft(RoundKind::Slow) };
+    vec![
+        (Message::Attempt(plain), format!("0b000000{FOUND}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}06000000000000000000{ORIGIN}")),
+        (Message::Attempt(draft(RoundKind::Gradients)), format!("0b000000{}", draft_bytes(GRADIENTS))),
+        (admit, format!("0c000000{}{}", outcome_bytes(AVERAGE), draft_bytes(SLOW))),
+        (Message::Ready, "0d000000".to_owned()),
+    ]
+}
+
+fn promises() -> Vec<(Message, String)> {
+    let accepted = Some((header().term, outcome(RoundKind::Average)));
+    let floor = Term { counter: 2, node: NodeId(9) };
     vec![
         (Message::Prepare, "06000000".to_owned()),
+        (Message::Promise { accepted: None, floor: Term::default(), contributed: None }, format!("07000000{}", "00".repeat(18))),
         (
-            Message::Promise { accepted: None, refuted: Term::default(), holds: false, contributed: None },
-            format!("07000000{}", "00".repeat(19)),
-        ),
-        (
-            promise,
+            Message::Promise { accepted, floor, contributed: Some(contributed()) },
             format!(
-                "070000000101000000000000000500000000000000{}020000000000000009000000000000000101{SLOW}{TERMS}01{PROGRESS}{RATES}",
-                proposal_bytes(AVERAGE)
+                "070000000101000000000000000500000000000000{}0200000000000000090000000000000001{SLOW}{TERMS}01{PROGRESS}{RATES}",
+                outcome_bytes(AVERAGE)
             ),
         ),
-        (Message::Propose(proposal(RoundKind::Found)), format!("08000000{}", proposal_bytes(FOUND))),
-        (admit, format!("09000000{}{VIEW}", proposal_bytes(SLOW))),
-        (Message::Prepared, "0a000000".to_owned()),
-        (Message::Decide(outcome(RoundKind::Gradients)), format!("0b000000{}", outcome_bytes(GRADIENTS))),
-        (Message::Stale, "0c000000".to_owned()),
-        (Message::Broken(NodeId(9)), "0d0000000900000000000000".to_owned()),
+        (Message::Open, "08000000".to_owned()),
+        (Message::Opened, "09000000".to_owned()),
+        (Message::Closed, "0a000000".to_owned()),
+    ]
+}
+
+fn decisions() -> Vec<(Message, String)> {
+    let entry = Some(outcome(RoundKind::Gradients));
+    vec![
+        (Message::Accept(None), "0e00000000".to_owned()),
+        (Message::Accept(Some(outcome(RoundKind::Slow))), format!("0e00000001{}", outcome_bytes(SLOW))),
+        (Message::Accepted, "0f000000".to_owned()),
+        (Message::Overtaken, "10000000".to_owned()),
+        (Message::Decide { entry: None, leaves: false }, "110000000000".to_owned()),
+        (Message::Decide { entry, leaves: true }, format!("1100000001{}01", outcome_bytes(GRADIENTS))),
+        (Message::Learn, "12000000".to_owned()),
+        (Message::Learned, "13000000".to_owned()),
+        (
+            Message::Fork { lineage: header().lineage, voters: vec![voter()] },
+            format!("14000000{LINEAGE}010000000000000007000000000000000300000000000000"),
+        ),
+        (Message::Broken(NodeId(9)), "150000000900000000000000".to_owned()),
     ]
 }
 
@@ -197,13 +269,15 @@ pub(super) fn messages() -> Vec<(Message, String)> {
     let alone = Contributed { samples: None, rates: vec![], ..contributed() };
     all.push((Message::Contribute(alone), format!("05000000{SLOW}{TERMS}000000000000000000")));
     all.push((Message::Contribute(contributed()), format!("05000000{SLOW}{TERMS}01{PROGRESS}{RATES}")));
-    all.extend(votes());
+    all.extend(promises());
+    all.extend(attempts());
+    all.extend(decisions());
     all.extend(abandons());
-    all.push((Message::GossipMixed { step: Step(7) }, "0f0000000700000000000000".to_owned()));
-    all.push((Message::GossipRefused { step: Step(8), reached: Step(9) }, "1000000008000000000000000900000000000000".to_owned()));
-    all.push((Message::GossipSkipped { first: Step(1), last: Step(2) }, "1100000001000000000000000200000000000000".to_owned()));
-    all.push((Message::GossipAsk { step: Step(3) }, "120000000300000000000000".to_owned()));
-    all.push((Message::GossipReclaimed { step: Step(4) }, "130000000400000000000000".to_owned()));
+    all.push((Message::GossipMixed { step: Step(7) }, "170000000700000000000000".to_owned()));
+    all.push((Message::GossipRefused { step: Step(8), reached: Step(9) }, "1800000008000000000000000900000000000000".to_owned()));
+    all.push((Message::GossipSkipped { first: Step(1), last: Step(2) }, "1900000001000000000000000200000000000000".to_owned()));
+    all.push((Message::GossipAsk { step: Step(3) }, "1a0000000300000000000000".to_owned()));
+    all.push((Message::GossipReclaimed { step: Step(4) }, "1b0000000400000000000000".to_owned()));
     all
 }
 

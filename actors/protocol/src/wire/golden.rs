@@ -1,7 +1,7 @@
 //! Golden bytes of every message, so that a change of the encoding is a change someone made on purpose.
 //!
-//! Changing any of them is a change of the protocol: nodes of the old and the new build would misread each other. Add a `V2`
-//! variant and raise [`super::PROTOCOL_VERSION`] instead.
+//! Changing any of them is a change of the protocol: nodes of the old and the new build would misread each other. Raise
+//! [`super::PROTOCOL_VERSION`] with it: builds of different versions refuse each other before a frame is read.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::examples::{HEADER, PREFACE, PREFACE_V6, contents, frame, messages, preface, stream};
@@ -41,22 +41,30 @@ fn every_message_has_an_example() {
         Message::Contribute(_) => 5,
         Message::Prepare => 6,
         Message::Promise { .. } => 7,
-        Message::Propose(_) => 8,
-        Message::Admit { .. } => 9,
-        Message::Prepared => 10,
-        Message::Decide(_) => 11,
-        Message::Stale => 12,
-        Message::Broken(_) => 13,
-        Message::Abandon(_) => 14,
-        Message::GossipMixed { .. } => 15,
-        Message::GossipRefused { .. } => 16,
-        Message::GossipSkipped { .. } => 17,
-        Message::GossipAsk { .. } => 18,
-        Message::GossipReclaimed { .. } => 19,
+        Message::Open => 8,
+        Message::Opened => 9,
+        Message::Closed => 10,
+        Message::Attempt(_) => 11,
+        Message::Admit { .. } => 12,
+        Message::Ready => 13,
+        Message::Accept(_) => 14,
+        Message::Accepted => 15,
+        Message::Overtaken => 16,
+        Message::Decide { .. } => 17,
+        Message::Learn => 18,
+        Message::Learned => 19,
+        Message::Fork { .. } => 20,
+        Message::Broken(_) => 21,
+        Message::Abandon(_) => 22,
+        Message::GossipMixed { .. } => 23,
+        Message::GossipRefused { .. } => 24,
+        Message::GossipSkipped { .. } => 25,
+        Message::GossipAsk { .. } => 26,
+        Message::GossipReclaimed { .. } => 27,
     };
     let mut numbers: Vec<u32> = messages().iter().map(|(message, _)| number(message)).collect();
     numbers.dedup();
-    assert_eq!(numbers, (0..20).collect::<Vec<_>>());
+    assert_eq!(numbers, (0..28).collect::<Vec<_>>());
     let kinds = |content: &Bulk| match content {
         Bulk::Contribution(_) => 0,
         Bulk::Parameters => 1,

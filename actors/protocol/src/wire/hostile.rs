@@ -2,9 +2,9 @@
 //! allocate no more than the bytes received allow, and never panic.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use super::examples::{contents, contributed, datagrams, frame, messages, preface, proposal, stream};
+use super::examples::{contents, contributed, datagrams, draft, frame, messages, preface, stream};
 use super::*;
-use crate::coordinator::{Proposal, RoundKind};
+use crate::coordinator::{Draft, RoundKind};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId};
 use crate::membership::settings::SETTINGS_BYTES_MAX;
 use crate::view::{Member, View};
@@ -88,15 +88,15 @@ fn bounds_hold_on_both_sides() {
         assert_eq!(decode(&vec![0; bound + 1]), Err(DecodeError::TooLong { length: bound + 1, bound }));
         assert!(!matches!(decode(&vec![0; bound]), Err(DecodeError::TooLong { .. })));
     }
-    let propose = |participants: usize| {
-        let participants = vec![NodeId(1); participants];
-        frame(Message::Propose(Proposal { participants, ..proposal(RoundKind::Slow) })).encode()
+    let attempt = |waiting: usize| {
+        let waiting = vec![NodeId(1); waiting];
+        frame(Message::Attempt(Draft { waiting, ..draft(RoundKind::Slow) })).encode()
     };
-    let overhead = propose(0).unwrap().len();
-    assert!(propose((CONTROL_FRAME_BYTES_MAX - overhead) / 8).is_ok());
+    let overhead = attempt(0).unwrap().len();
+    assert!(attempt((CONTROL_FRAME_BYTES_MAX - overhead) / 8).is_ok());
     let too_long = (CONTROL_FRAME_BYTES_MAX - overhead) / 8 + 1;
     let length = overhead + 8 * too_long;
-    assert_eq!(propose(too_long), Err(EncodeError::TooLong { length, bound: CONTROL_FRAME_BYTES_MAX }));
+    assert_eq!(attempt(too_long), Err(EncodeError::TooLong { length, bound: CONTROL_FRAME_BYTES_MAX }));
 }
 
 #[test]

@@ -29,8 +29,8 @@ pub use datagram::{Content, Datagram, LIFE_UPDATES_MAX, Life, LifeState, LifeUpd
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Protocol version of this build; also the end of the ALPN name `slowmo/1`.
-pub const PROTOCOL_VERSION: u32 = 1;
+/// Protocol version of this build; also the end of the ALPN name `slowmo/2`.
+pub const PROTOCOL_VERSION: u32 = 2;
 /// Largest encoded control frame, in bytes; a view of [`crate::view::MEMBERS_MAX`] members fits.
 pub const CONTROL_FRAME_BYTES_MAX: usize = 1 << 20;
 /// Largest encoded stream header, in bytes.

@@ -55,7 +55,7 @@ mod tests {
     fn header(sender: u64) -> Header {
         let term = Term { counter: 1, node: NodeId(sender) };
         let (cluster, incarnation) = (ClusterId(1), Incarnation(1));
-        Header { cluster, lineage: Lineage(1), epoch: Epoch(1), round: Round(2), term, sender: NodeId(sender), incarnation }
+        Header { cluster, lineage: Lineage(1), epoch: Epoch(1), round: Round(2), term, attempt: 0, sender: NodeId(sender), incarnation }
     }
 
     fn large() -> Message {

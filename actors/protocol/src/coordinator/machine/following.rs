@@ -191,8 +191,11 @@ impl Coordinator {
     }
 
     fn broken_elsewhere(&mut self, header: &Header, node: NodeId, now: Instant, out: &mut Outbox<Effect>) {
-        if header.term < self.place().term {
-            // It was not here when this node began to lead.
+        let place = self.place();
+        // Who comes to this bootstrap asks for streams that it has refused, whichever attempt they are of.
+        let over = (header.term, header.attempt) < (place.term, place.attempt) && header.sender != node;
+        if header.term < place.term || over {
+            // It does not know of the attempt under way yet.
             return self.lead_again(header.sender, out);
         }
         self.ask_for_another_attempt(header.sender, node, now, out);

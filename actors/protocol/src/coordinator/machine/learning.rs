@@ -144,14 +144,15 @@ impl Coordinator {
         self.left_with = Some(Left { decided, known_to: BTreeSet::new(), pending });
         self.timers.set(Timer::Leave, now.after(LEAVE_ACKNOWLEDGED_WAIT));
         let next: Vec<NodeId> = self.left_with.iter().flat_map(|left| left.next_voters()).collect();
-        next.into_iter().for_each(|node| self.tell_entry(node, out));
+        next.into_iter().filter(|node| *node != myself.node).for_each(|node| self.tell_entry(node, out));
         self.leave_when_known(out);
     }
 
     /// Who voted for what this node led to its decision.
     fn votes_counted(&self) -> Option<Votes> {
         match self.deciding.as_ref().map(|deciding| &deciding.lead) {
-            Some(Lead::Accept { accepted, .. }) => {
+            // Another leader may have told the decision before this one's votes were a quorum.
+            Some(Lead::Accept { accepted, .. }) if self.is_quorum(accepted.iter().copied()) => {
                 let voters = self.history.as_ref()?.voters.clone();
                 Some(Votes { accepted: accepted.iter().copied().collect(), voters })
             }
@@ -188,6 +189,7 @@ impl Coordinator {
         }
         self.end_waiting(out);
         if was_member {
+            self.peers.forget();
             out.push(Effect::Stranded);
         }
         self.replay(now, out);

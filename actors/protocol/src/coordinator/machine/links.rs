@@ -249,10 +249,10 @@ impl Coordinator {
             }
             return;
         }
-        if !matches!(deciding.lead, Lead::Attempt(_)) {
-            return;
-        }
-        if !deciding.retry && !self.timers.runs(Timer::Retry) {
+        let Lead::Attempt(attempts) = &deciding.lead else { return };
+        // The next attempt begins anew anyway.
+        let under_way = attempts.proposal.is_some();
+        if under_way && !deciding.retry && !self.timers.runs(Timer::Retry) {
             deciding.broken += 1;
             // The first ones at once: most breaks are over when they are noticed.
             match deciding.broken.checked_sub(REPORTS_TO_PART + 1) {

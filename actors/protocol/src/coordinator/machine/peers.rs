@@ -12,6 +12,7 @@ use crate::planted::{self, Bug};
 use crate::policy::{OnQuorumLoss, Quorum};
 use crate::time::{Instant, Span};
 use crate::view::{MEMBERS_MAX, Member};
+use crate::wire::Message;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// For how many rounds a joiner that is too slow is passed over, at most.
@@ -138,6 +139,21 @@ impl Coordinator {
         }
         let me = self.me();
         self.peers.joiners = members.into_iter().filter(|member| member.id != me).map(|member| (member.id, member)).collect();
+    }
+
+    /// A node is dead. If it had this node's promise, whoever leads now may never have heard of that term, and would wait for an attempt
+    /// that this node has left.
+    pub(super) fn lost(&mut self, start: Voter, ended: bool, out: &mut Outbox<Effect>) {
+        self.peers.lost(start, ended);
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
+        let term = deciding.term();
+        let leader = self.leader().filter(|leader| *leader != self.me());
+        if let Some(leader) = leader
+            && term.node == start.node
+            && term != history.first_term()
+        {
+            self.send(leader, Message::Overtaken, out);
+        }
     }
 
     /// Whether nobody is known to be gone or out of reach.

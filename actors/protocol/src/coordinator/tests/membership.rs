@@ -3,8 +3,8 @@
 use super::node::Node;
 use super::trace;
 use super::world::{DELAY_MAX, Event, Fault, World};
-use crate::coordinator::{GivesUp, In};
-use crate::ident::{Incarnation, NodeId};
+use crate::coordinator::{GivesUp, In, Voter, Voters, next_voters};
+use crate::ident::{Lineage, NodeId, Round};
 use crate::policy::Quorum;
 use crate::view::{Member, View};
 use std::collections::BTreeSet;
@@ -17,8 +17,7 @@ const VERDICT_MAX: u64 = 4_000;
 /// A time in which a start of a node could not take part.
 #[derive(Clone, Debug)]
 pub struct Absence {
-    member: NodeId,
-    incarnation: Incarnation,
+    start: Voter,
     /// When it ended.
     until: u64,
     /// Whether the others were told that it is dead although it lives.
@@ -60,7 +59,7 @@ impl World {
                     let now = self.now;
                     self.absences
                         .iter_mut()
-                        .filter(|absence| absence.member == id)
+                        .filter(|absence| absence.start.node == id)
                         .for_each(|absence| absence.until = absence.until.min(now));
                 }
             }
@@ -72,6 +71,10 @@ impl World {
             return;
         }
         self.absent(id, u64::MAX, false);
+        let start = self.nodes[&id].start();
+        if self.random.below(2) == 0 {
+            self.vanished.insert(start);
+        }
         self.nodes.get_mut(&id).unwrap().alive = false;
         for other in self.others(id) {
             let link = self.network.of(id, other);
@@ -84,7 +87,7 @@ impl World {
             return;
         }
         self.incarnations += 1;
-        self.nodes.insert(id, Node::new(id, self.incarnations, self.schedule, self.replicas, self.quorum));
+        self.nodes.insert(id, Node::new(id, self.incarnations, self.schedule, self.replicas, (self.quorum, self.on_quorum_loss)));
         for other in self.others(id) {
             self.break_link(id, other);
         }
@@ -93,13 +96,13 @@ impl World {
 
     fn absent(&mut self, id: NodeId, until: u64, suspected: bool) {
         if let Some(node) = self.nodes.get(&id) {
-            self.absences.push(Absence { member: id, incarnation: node.member.incarnation, until, suspected });
+            self.absences.push(Absence { start: node.start(), until, suspected });
         }
     }
 
-    /// Whether a member could not take part at some time since.
-    pub fn was_gone(&self, member: &Member, since: u64) -> bool {
-        let of = |absence: &&Absence| absence.member == member.id && absence.incarnation == member.incarnation;
+    /// Whether a start of a node could not take part at some time since.
+    pub fn was_gone(&self, start: Voter, since: u64) -> bool {
+        let of = |absence: &&Absence| absence.start == start;
         self.absences.iter().filter(of).any(|absence| absence.until.saturating_add(2 * LOOK_EVERY) >= since)
     }
 
@@ -110,51 +113,59 @@ impl World {
     /// Whether those that are left may decide. Who was gone a moment ago may yet find that a round was decided without it.
     fn survives_without(&self, victim: NodeId) -> bool {
         let Some(best) = self.furthest().map(|best| &self.nodes[&best]) else { return false };
-        let Some(view) = best.machine.view() else { return false };
-        let since = self.decided_at.range(..best.round).nth_back(1).map_or(0, |(_, at)| *at);
-        let stays = |member: &&Member| member.id != victim && !self.nodes[&member.id].outside && self.is_there(member);
-        let stays = view.members().iter().filter(stays).filter(|member| !self.was_gone(member, since));
-        let stays: Vec<NodeId> = stays.map(|member| member.id).collect();
+        let (Some(view), Some(voters)) = (best.machine.view(), best.machine.voters()) else { return false };
+        let last = best.last.as_ref().and_then(|last| self.oracle.entries.get(&(last.lineage, last.round)));
+        let since = last.and_then(|last| self.oracle.before(last.began_in, last.outcome.round)).map_or(0, |entry| entry.decided_at);
+        let stays = |start: &Voter| {
+            start.node != victim && !self.nodes[&start.node].outside && self.is_there(*start) && !self.was_gone(*start, since)
+        };
+        let members: Vec<NodeId> = view.members().iter().filter(|member| stays(&Voter::from(*member))).map(|member| member.id).collect();
         let goes = |id: NodeId| self.nodes[&id].draining;
-        match self.quorum {
-            Quorum::Majority => view.is_quorum(stays.clone()) && is_quorum_without(view, goes, &stays),
+        if self.quorum == Quorum::Survivors {
             // With the last one that means to stay, the history would end.
-            Quorum::Survivors => stays.into_iter().any(|id| !goes(id)),
+            return members.into_iter().any(|id| !goes(id));
         }
+        let enough = |voters: &Voters| voters.is_quorum(voters.iter().filter(|voter| stays(voter)).map(|voter| voter.node));
+        let accepted = self.nodes.values().filter(|node| node.alive).filter_map(|node| node.machine.accepted());
+        let mut accepted = accepted.map(|(_, outcome)| outcome).filter(|outcome| outcome.round >= best.round);
+        // What was accepted may be decided, with other voters.
+        enough(voters) && accepted.all(|outcome| enough(&outcome.voters())) && is_quorum_without(view, voters, goes, stays)
     }
 
-    fn is_there(&self, member: &Member) -> bool {
-        self.is_start(member.id, member.incarnation) && !self.paused(member.id)
+    fn is_there(&self, start: Voter) -> bool {
+        self.is_start(start.node, start.incarnation) && !self.paused(start.node)
     }
 
     /// Whether `one` should take `other` for dead.
-    fn is_gone(&self, one: NodeId, other: &Member) -> bool {
-        let suspected = |absence: &Absence| absence.suspected && absence.member == other.id && absence.until > self.now;
-        !self.is_there(other) || !self.connected(one, other.id) || self.absences.iter().any(suspected)
+    fn is_gone(&self, one: NodeId, other: Voter) -> bool {
+        let suspected = |absence: &Absence| absence.suspected && absence.start.node == other.node && absence.until > self.now;
+        !self.is_there(other) || !self.connected(one, other.node) || self.absences.iter().any(suspected)
+    }
+
+    /// Whether anybody can know that a start is over.
+    fn has_ended(&self, start: Voter) -> bool {
+        let node = &self.nodes[&start.node];
+        let replaced = node.alive && node.member.incarnation > start.incarnation;
+        replaced || (!self.is_start(start.node, start.incarnation) && !self.vanished.contains(&start))
     }
 
     /// Tells a machine what a membership found, if that is still so.
     pub fn tell(&mut self, id: NodeId, event: In) {
         match &event {
-            In::Lost(other, incarnation) => {
-                let member = Member { incarnation: *incarnation, ..self.nodes[&id].member.clone() };
-                let verdict = (*other, *incarnation);
-                let gone = self.is_gone(id, &Member { id: *other, ..member });
-                if !gone || !self.nodes[&id].believed_dead.contains(&verdict) {
+            In::Lost { node: other, incarnation, .. } => {
+                let start = Voter { node: *other, incarnation: *incarnation };
+                if !self.is_gone(id, start) || !self.nodes[&id].believed_dead.contains_key(&start) {
                     return;
                 }
-                if self.nodes[other].member.incarnation == *incarnation {
+                if self.nodes[other].start() == start {
                     self.break_link(id, *other);
                 }
             }
             In::Back(other) => {
-                let member = self.nodes[other].member.clone();
+                let start = self.nodes[other].start();
+                let gone = self.is_gone(id, start);
                 let believed_dead = &mut self.nodes.get_mut(&id).unwrap().believed_dead;
-                if !believed_dead.remove(&(*other, member.incarnation)) {
-                    return;
-                }
-                if self.is_gone(id, &member) {
-                    self.nodes.get_mut(&id).unwrap().believed_dead.insert((*other, member.incarnation));
+                if gone || believed_dead.remove(&start).is_none() {
                     return;
                 }
             }
@@ -165,15 +176,15 @@ impl World {
 
     /// Whether a node asks to join the view, or did so: once all members that live can be reached. One that the view has and that
     /// is about to hear so does not.
-    fn is_candidate(&mut self, id: NodeId, view: &View) -> bool {
+    fn is_candidate(&mut self, id: NodeId, view: &View, lineage: Lineage) -> bool {
         let node = &self.nodes[&id];
-        let admitted = node.machine.place().lineage.is_decided() && view.member(id) == Some(&node.member);
+        let admitted = node.machine.place().lineage == lineage && view.member(id) == Some(&node.member);
         let asked = node.asked == Some(view.epoch());
         if !node.outside || node.drained || (admitted && !asked) || !(node.waiting || node.last.is_some()) {
             return false;
         }
-        let others: Vec<NodeId> =
-            view.members().iter().filter(|member| member.id != id && self.is_there(member)).map(|member| member.id).collect();
+        let others = view.members().iter().filter(|member| member.id != id && self.is_there(Voter::from(*member)));
+        let others: Vec<NodeId> = others.map(|member| member.id).collect();
         if !asked && !others.into_iter().all(|other| self.network.is_up(id, other)) {
             return false;
         }
@@ -182,13 +193,14 @@ impl World {
         true
     }
 
-    /// Who is furthest in history.
+    /// Who is furthest in the history that the others come over to: the one that parted last.
     fn furthest(&self) -> Option<NodeId> {
-        self.nodes
-            .values()
-            .filter(|node| node.alive && !node.outside && !node.drained)
-            .max_by_key(|node| node.round)
-            .map(|node| node.member.id)
+        let members = self.nodes.values().filter(|node| node.alive && !node.outside && !node.drained && node.machine.view().is_some());
+        let rank = |node: &&Node| {
+            let lineage = node.machine.began_in();
+            (self.oracle.began(lineage).unwrap_or(Round::FOUNDING), lineage, node.round)
+        };
+        members.max_by_key(rank).map(|node| node.member.id)
     }
 
     /// Until everybody is through, the membership looks again.
@@ -200,30 +212,32 @@ impl World {
         self.at(self.now + LOOK_EVERY, Event::Look);
         let Some(best) = self.furthest() else { return };
         let Some(view) = self.nodes[&best].machine.view().cloned() else { return };
+        let lineage = self.nodes[&best].machine.began_in();
         let ids: Vec<NodeId> = self.nodes.keys().copied().filter(|id| self.is_up(*id) && !self.paused(*id)).collect();
         for id in &ids {
             if self.connected(best, *id) {
-                self.meet(*id, &view);
+                self.meet(*id, &view, lineage);
             }
         }
         self.look_at_links(&ids);
         let mut candidates: Vec<Member> = Vec::new();
         for id in &ids {
-            if self.is_candidate(*id, &view) {
+            if self.is_candidate(*id, &view, lineage) {
                 candidates.push(self.nodes[id].member.clone());
             }
         }
         for id in ids {
             self.look_at_lives(id);
-            self.look_at_candidates(id, &view, &candidates);
+            self.look_at_candidates(id, &view, lineage, &candidates);
             self.look_at_leavers(id);
         }
     }
 
-    /// A node learns of the furthest view: if that leaves it out, it resigns and asks to join, or is drained.
-    fn meet(&mut self, id: NodeId, view: &View) {
+    /// A node learns of the furthest view: if that leaves it out, or is of another history, it resigns and asks to join, or is drained.
+    fn meet(&mut self, id: NodeId, view: &View, lineage: Lineage) {
         let node = self.nodes.get_mut(&id).unwrap();
-        let left_out = view.member(id).is_none_or(|member| member.incarnation != node.member.incarnation);
+        let elsewhere = ![node.machine.began_in(), node.machine.place().lineage].contains(&lineage) && node.last.is_some();
+        let left_out = elsewhere || view.member(id).is_none_or(|member| member.incarnation != node.member.incarnation);
         if node.draining && (left_out || node.outside) {
             // The decision was lost on its way, or brought nothing that it holds: the node ends all the same.
             node.drained = true;
@@ -239,46 +253,53 @@ impl World {
     fn look_at_links(&mut self, ids: &[NodeId]) {
         for (index, one) in ids.iter().enumerate() {
             for other in &ids[index + 1..] {
-                let (member, node) = (&self.nodes[other].member, &self.nodes[one].member);
-                if !self.is_gone(*one, member) && !self.is_gone(*other, node) {
+                let (there, here) = (self.nodes[other].start(), self.nodes[one].start());
+                if !self.is_gone(*one, there) && !self.is_gone(*other, here) {
                     self.connect(*one, *other);
                 }
             }
         }
     }
 
-    /// A member watches the members of its view and those that want to join.
+    /// A member watches the members of its view, the voters, and those that want to join. It is told of a death as soon as that is
+    /// silence, and again once it is known that the process ended.
     fn look_at_lives(&mut self, id: NodeId) {
         let node = &self.nodes[&id];
-        let Some(view) = node.machine.acceptors().filter(|_| !node.outside) else { return };
-        let (mut dead, mut back) = (BTreeSet::new(), BTreeSet::new());
-        for member in view.members().iter().chain(&node.candidates).filter(|member| member.id != id) {
-            let life = (member.id, member.incarnation);
-            match (self.is_gone(id, member), node.believed_dead.contains(&life)) {
-                (true, false) => _ = dead.insert(life),
-                (false, true) => _ = back.insert(member.id),
+        let (Some(view), Some(voters)) = (node.machine.round_view(), node.machine.voters()) else { return };
+        if node.outside {
+            return;
+        }
+        let members = view.members().iter().chain(&node.candidates).map(Voter::from);
+        let watched: BTreeSet<Voter> = members.chain(voters.iter().copied()).filter(|start| start.node != id).collect();
+        let (mut dead, mut back) = (Vec::new(), Vec::new());
+        for start in watched {
+            let ended = self.has_ended(start);
+            match (self.is_gone(id, start), node.believed_dead.get(&start)) {
+                (true, None) => dead.push((start, ended)),
+                (true, Some(false)) if ended => dead.push((start, ended)),
+                (false, Some(_)) => back.push(start.node),
                 _ => {}
             }
         }
-        for (other, incarnation) in dead {
-            self.nodes.get_mut(&id).unwrap().believed_dead.insert((other, incarnation));
-            self.tell_later(id, In::Lost(other, incarnation), VERDICT_MAX);
+        for (start, ended) in dead {
+            self.nodes.get_mut(&id).unwrap().believed_dead.insert(start, ended);
+            self.tell_later(id, In::Lost { node: start.node, incarnation: start.incarnation, ended }, VERDICT_MAX);
         }
         for other in back {
             self.tell_later(id, In::Back(other), DELAY_MAX);
         }
     }
 
-    fn look_at_candidates(&mut self, id: NodeId, view: &View, candidates: &[Member]) {
+    fn look_at_candidates(&mut self, id: NodeId, view: &View, lineage: Lineage, candidates: &[Member]) {
         let near: Vec<Member> =
             candidates.iter().filter(|candidate| candidate.id == id || self.network.is_up(id, candidate.id)).cloned().collect();
         let node = self.nodes.get_mut(&id).unwrap();
-        let same_view = node.machine.view().is_some_and(|own| own.epoch() == view.epoch());
+        let same_view = node.machine.began_in() == lineage && node.machine.view().is_some_and(|own| own.epoch() == view.epoch());
         if node.outside || !same_view || (near.is_empty() && node.candidates.is_empty()) {
             return;
         }
         // Those that ask again are told again; what the others knew of their death is void.
-        near.iter().for_each(|member| _ = node.believed_dead.remove(&(member.id, member.incarnation)));
+        near.iter().for_each(|member| _ = node.believed_dead.remove(&Voter::from(member)));
         node.candidates.clone_from(&near);
         self.tell_later(id, In::Joiners { epoch: view.epoch(), members: near }, DELAY_MAX);
     }
@@ -296,8 +317,15 @@ impl World {
     }
 }
 
-/// Whether `stays` may still decide when those that leave have left, and the dead are still in the view.
-fn is_quorum_without(view: &View, goes: impl Fn(NodeId) -> bool, stays: &[NodeId]) -> bool {
+/// Whether those that stay may still decide when those that leave have left, and the dead are still in the view.
+fn is_quorum_without(view: &View, voters: &Voters, goes: impl Fn(NodeId) -> bool, stays: impl Fn(&Voter) -> bool) -> bool {
     let next: Vec<Member> = view.members().iter().filter(|member| !goes(member.id)).cloned().collect();
-    next.is_empty() || View::new(view.epoch(), next).unwrap().is_quorum(stays.iter().copied())
+    if next.is_empty() {
+        return true;
+    }
+    let next = View::new(view.epoch(), next).unwrap();
+    let changed = next_voters(voters, &next, |voter| goes(voter.node));
+    let voting = next.members().iter().map(Voter::from).filter(|member| !changed.waiting.contains(&member.node));
+    let voters = Voters::new(voting.chain(changed.retained).collect(), changed.leader);
+    voters.is_quorum(voters.iter().filter(|voter| stays(voter)).map(|voter| voter.node))
 }

@@ -2,10 +2,10 @@
 
 use super::oracle::{GAMMA, mean, slow_step};
 use crate::algorithm::BufferStrategy;
-use crate::coordinator::{Attempt, Coordinator, Origin, Outcome, Plan, Publication, RoundKind, RoundSpec, Settings};
-use crate::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, ShardId, Step};
+use crate::coordinator::{Attempt, Coordinator, Origin, Outcome, Plan, Publication, RoundKind, RoundSpec, Settings, Voter};
+use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
 use crate::machine::Identity;
-use crate::policy::{OnMomentumLoss, Quorum};
+use crate::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
 use crate::time::Span;
 use crate::view::Member;
 use crate::wire::Header;
@@ -17,6 +17,8 @@ pub const CLUSTER: ClusterId = ClusterId(1);
 pub const BUFFERS: BufferStrategy = BufferStrategy::Reset;
 /// How long a round waits for a straggler, in simulated microseconds.
 pub const GRACE: Span = Span(60_000);
+/// How long survivors wait for a quorum.
+pub const FORK_AFTER: Span = Span(150_000);
 
 /// What a bulk stream brings.
 #[derive(Clone, Debug)]
@@ -55,7 +57,7 @@ pub struct State {
 /// What became of a shard, and its new momentum after a slow step.
 type Reduced = (Vec<f64>, Option<Vec<f64>>);
 
-/// The data movements of the open attempt.
+/// The data movements of one attempt.
 pub struct Movement {
     pub plan: Arc<Plan>,
     pub publication: Option<Arc<Publication>>,
@@ -113,15 +115,16 @@ pub struct Node {
     /// The base optimizer's buffers, which differ from node to node.
     pub buffers: Vec<f64>,
     pub states: BTreeMap<ShardId, State>,
-    pub movement: Option<Movement>,
+    /// The attempts whose data moves or is kept, the newest last.
+    pub movements: Vec<Movement>,
     pub parked: BTreeMap<(Attempt, u8, NodeId), Stream>,
     pub drained: bool,
     pub outside: bool,
     pub draining: bool,
     /// Its training is over: it leaves without another contribution.
     pub silent: bool,
-    /// Whom its membership has declared dead, or is about to.
-    pub believed_dead: BTreeSet<(NodeId, Incarnation)>,
+    /// Whom its membership has declared dead, or is about to, and whether as ended.
+    pub believed_dead: BTreeMap<Voter, bool>,
     /// Who is ready to join, as far as its membership has said.
     pub candidates: Vec<Member>,
     /// Of whom it was told that they leave.
@@ -134,7 +137,7 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(id: NodeId, incarnation: u64, schedule: Schedule, replicas: usize, quorum: Quorum) -> Self {
+    pub fn new(id: NodeId, incarnation: u64, schedule: Schedule, replicas: usize, quorum: (Quorum, OnQuorumLoss)) -> Self {
         let identity = Identity { cluster: CLUSTER, node: id, incarnation: Incarnation(incarnation) };
         let settings = Settings {
             identity,
@@ -144,7 +147,9 @@ impl Node {
             restores: false,
             copies_buffers: Some(BUFFERS),
             orders_by_rate: true,
-            quorum,
+            quorum: quorum.0,
+            on_quorum_loss: quorum.1,
+            fork_after: FORK_AFTER,
             on_momentum_loss: OnMomentumLoss::Reset,
             grace: GRACE,
             round_timeout: Span(3_000_000),
@@ -164,13 +169,13 @@ impl Node {
             frozen: Vec::new(),
             buffers: vec![0.0; schedule.buffers],
             states: BTreeMap::new(),
-            movement: None,
+            movements: Vec::new(),
             parked: BTreeMap::new(),
             drained: false,
             outside: true,
             draining: false,
             silent: false,
-            believed_dead: BTreeSet::new(),
+            believed_dead: BTreeMap::new(),
             candidates: Vec::new(),
             leavers: BTreeSet::new(),
             asked: None,
@@ -180,10 +185,13 @@ impl Node {
         }
     }
 
-    /// Is no member any more; its membership forgets what it knew of the others.
+    pub fn start(&self) -> Voter {
+        Voter::from(&self.member)
+    }
+
+    /// Is no member any more; its membership forgets what it knew of the others. Its state stays until it holds newer state.
     pub fn leave(&mut self) {
         self.outside = true;
-        self.states.clear();
         self.believed_dead.clear();
         self.candidates.clear();
         self.leavers.clear();
@@ -214,14 +222,14 @@ impl Node {
         }
         self.parked.retain(|(attempt, ..), _| *attempt >= plan.attempt);
         let (values, states) = (BTreeMap::new(), BTreeMap::new());
-        self.movement = Some(Movement { plan, publication: None, reduced: None, published: false, values, states, buffers: None });
+        self.movements.push(Movement { plan, publication: None, reduced: None, published: false, values, states, buffers: None });
         streams
     }
 
     /// Starts the state moves of rounds without a slow step.
     pub fn publish(&mut self, publication: Arc<Publication>) -> Vec<(NodeId, Stream)> {
         let mut streams = Vec::new();
-        let Some(header) = self.movement.as_ref().map(|movement| self.header(&movement.plan)) else { return streams };
+        let Some(header) = self.movements.last().map(|movement| self.header(&movement.plan)) else { return streams };
         if publication.moves_anchor {
             for moved in publication.moves_from(self.member.id) {
                 let part = moved.shards.iter().map(|shard| (*shard, self.states[shard].clone())).collect();
@@ -233,7 +241,7 @@ impl Node {
             let copy = |to: &NodeId| (*to, Stream { header, content: Content::Buffers(self.buffers.clone()) });
             streams.extend(donation.joiners.iter().map(copy));
         }
-        if let Some(movement) = &mut self.movement {
+        if let Some(movement) = self.movements.last_mut() {
             assert_eq!(movement.plan.attempt, publication.attempt);
             movement.publication = Some(publication);
         }
@@ -242,7 +250,7 @@ impl Node {
 
     /// Averages the own shards once every contribution is there.
     pub fn reduce(&mut self) {
-        let Some(movement) = self.movement.as_mut().filter(|movement| movement.reduced.is_none() && movement.plan.owns()) else { return };
+        let Some(movement) = self.movements.last_mut().filter(|movement| movement.reduced.is_none() && movement.plan.owns()) else { return };
         let plan = Arc::clone(&movement.plan);
         let there = |node: &NodeId| *node == plan.me || self.parked.contains_key(&(plan.attempt, 0, *node));
         // A slow step must know which shards nobody had.
@@ -272,8 +280,8 @@ impl Node {
 
     /// Publishes what was averaged, once; returns the streams if it did so now.
     pub fn publish_reduced(&mut self) -> Option<(Attempt, Vec<(NodeId, Stream)>)> {
-        let header = self.header(&Arc::clone(&self.movement.as_ref()?.plan));
-        let movement = self.movement.as_mut().filter(|movement| !movement.published)?;
+        let header = self.header(&Arc::clone(&self.movements.last()?.plan));
+        let movement = self.movements.last_mut().filter(|movement| !movement.published)?;
         let (reduced, publication) = (movement.reduced.as_ref()?, movement.publication.as_ref()?);
         let values: BTreeMap<_, _> = reduced.iter().map(|(shard, (values, _))| (*shard, values.clone())).collect();
         let me = movement.plan.me;
@@ -299,7 +307,7 @@ impl Node {
     /// Takes the streams of the open attempt that have arrived; returns what to tell the machine.
     pub fn take_arrived(&mut self) -> Vec<crate::coordinator::In> {
         use crate::coordinator::In;
-        let Some(movement) = &mut self.movement else { return Vec::new() };
+        let Some(movement) = self.movements.last_mut() else { return Vec::new() };
         let attempt = movement.plan.attempt;
         let keys: Vec<_> = self.parked.keys().copied().filter(|(of, kind, _)| *of == attempt && *kind > 0).collect();
         let mut told = Vec::new();
@@ -323,10 +331,22 @@ impl Node {
         told
     }
 
+    /// Whether this node holds all that an outcome made for it.
+    pub fn holds(&self, outcome: &Outcome) -> bool {
+        let made = |movement: &&Movement| movement.publication.is_some() && movement.plan.contributors == outcome.contributors;
+        let values = |movement: &Movement| movement.values.values().map(Vec::len).sum::<usize>() == outcome.spec.elements as usize;
+        let arrived = |movement: &Movement| {
+            let publication = movement.publication.as_ref().unwrap();
+            let moved = publication.moves_to(self.member.id).flat_map(|moved| &moved.shards);
+            values(movement) && { moved }.all(|shard| movement.states.contains_key(shard))
+        };
+        self.movements.iter().filter(made).any(arrived)
+    }
+
     /// Installs a decided outcome.
-    pub fn apply(&mut self, attempt: Attempt, outcome: &Outcome, schedule: Schedule) -> Vec<ShardId> {
-        let movement = self.movement.take().unwrap();
-        assert_eq!(movement.plan.attempt, attempt);
+    pub fn apply(&mut self, attempt: Attempt, outcome: &Outcome, began_in: Lineage, schedule: Schedule) -> Vec<ShardId> {
+        let moved = std::mem::take(&mut self.movements).into_iter().find(|movement| movement.plan.attempt == attempt);
+        let movement = moved.unwrap();
         let publication = movement.publication.unwrap();
         match publication.donor_to(self.member.id) {
             Some(_) => self.buffers = movement.buffers.unwrap(),
@@ -339,10 +359,12 @@ impl Node {
         if outcome.spec.carries_parameters() {
             self.parameters.clone_from(&values);
         }
+        // What it held when it was left out is of no use any more.
+        let follows = self.last.as_ref().is_some_and(|last| (last.lineage, last.round.next()) == (began_in, outcome.round));
         let mut states = BTreeMap::new();
         for shard in &publication.holds {
             let range = publication.state_layout.range(*shard);
-            let received = movement.states.get(shard).or_else(|| self.states.get(shard).filter(|_| !publication.renews_anchor));
+            let received = movement.states.get(shard).or_else(|| self.states.get(shard).filter(|_| follows && !publication.renews_anchor));
             match received {
                 Some(state) => _ = states.insert(*shard, state.clone()),
                 None if outcome.spec.kind == RoundKind::Found => {
@@ -356,7 +378,9 @@ impl Node {
         self.values = values;
         (self.round, self.next) = (outcome.round.next(), schedule.after(outcome.spec));
         (self.waiting, self.outside) = (false, false);
-        self.believed_dead.retain(|(id, incarnation)| outcome.view.member(*id).is_some_and(|member| member.incarnation == *incarnation));
+        let voters = outcome.voters();
+        let watched = |start: &Voter| voters.contains(*start) || outcome.view.members().iter().any(|member| Voter::from(member) == *start);
+        self.believed_dead.retain(|start, _| watched(start));
         self.leavers.retain(|id| outcome.view.contains(*id));
         self.last = Some(outcome.clone());
         publication.lost.clone()

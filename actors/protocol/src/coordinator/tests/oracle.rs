@@ -1,7 +1,8 @@
-//! The whole history in one process: what every decided round must have made of the recorded contributions.
+//! The whole history in one process: what every decided round must have made of the recorded contributions. Histories may part, and
+//! each is judged by itself: an entry knows the one that it follows.
 
 use crate::coordinator::outcome::{Outcome, RoundKind};
-use crate::ident::{NodeId, Round, ShardId};
+use crate::ident::{Lineage, NodeId, Round, ShardId};
 use crate::shards::Layout;
 use std::collections::BTreeMap;
 
@@ -25,57 +26,97 @@ pub fn mean(pieces: &[&[f64]]) -> Vec<f64> {
     sum
 }
 
-/// Contributions as they were frozen, and the state after the last decided round.
+/// What was decided in a round of a history, and what it made.
+pub struct Entry {
+    pub outcome: Outcome,
+    /// The history of the entry before.
+    pub began_in: Lineage,
+    pub decided_at: u64,
+    /// What the round made.
+    pub values: Vec<f64>,
+    /// The parameters after it.
+    pub parameters: Vec<f64>,
+    pub anchor: Vec<f64>,
+    pub momentum: Vec<f64>,
+}
+
+/// Contributions as they were frozen, and the entries.
 #[derive(Default)]
 pub struct Oracle {
-    pub contributions: BTreeMap<(Round, NodeId), Vec<f64>>,
+    /// By the history and the round that they were made for.
+    pub contributions: BTreeMap<(Lineage, Round, NodeId), Vec<f64>>,
     /// The base optimizer's buffers as they were then.
-    pub buffers: BTreeMap<(Round, NodeId), Vec<f64>>,
-    pub outcomes: BTreeMap<Round, Outcome>,
-    /// What a round made.
-    pub values: BTreeMap<Round, Vec<f64>>,
-    /// The parameters after it.
-    pub parameters: BTreeMap<Round, Vec<f64>>,
-    pub anchors: BTreeMap<Round, Vec<f64>>,
-    pub momenta: BTreeMap<Round, Vec<f64>>,
+    pub buffers: BTreeMap<(Lineage, Round, NodeId), Vec<f64>>,
+    pub entries: BTreeMap<(Lineage, Round), Entry>,
+    /// What anybody said was decided.
+    pub said: BTreeMap<(Lineage, Round), Outcome>,
 }
 
 impl Oracle {
-    /// Takes in an outcome the first time it is applied; `lost` are the shards whose state nobody had.
-    pub fn decide(&mut self, outcome: &Outcome, lost: &[ShardId]) {
-        if let Some(known) = self.outcomes.get(&outcome.round) {
-            // Fewer than a quorum may go on with it under another lineage.
-            assert!(known.has_the_data_of(outcome), "two outcomes of one round: {known:?} and {outcome:?}");
-            return;
+    /// The entry that another one follows.
+    pub fn before(&self, began_in: Lineage, round: Round) -> Option<&Entry> {
+        round.0.checked_sub(1).and_then(|before| self.entries.get(&(began_in, Round(before))))
+    }
+
+    /// The entries of the history that decided most rounds, oldest first.
+    pub fn longest(&self) -> Vec<&Entry> {
+        let mut next = self.entries.values().max_by_key(|entry| (entry.outcome.round, entry.outcome.lineage));
+        let mut entries = Vec::new();
+        while let Some(entry) = next {
+            entries.push(entry);
+            next = self.before(entry.began_in, entry.outcome.round);
+        }
+        entries.reverse();
+        entries
+    }
+
+    /// In which round a history began; the founded one in the first.
+    pub fn began(&self, lineage: Lineage) -> Option<Round> {
+        self.entries.range((lineage, Round(0))..=(lineage, Round(u64::MAX))).next().map(|((_, round), _)| *round)
+    }
+
+    /// Somebody says that this was decided.
+    pub fn hear(&mut self, outcome: &Outcome) {
+        let known = self.said.entry((outcome.lineage, outcome.round)).or_insert_with(|| outcome.clone());
+        assert_eq!(known, outcome, "two outcomes of one round");
+    }
+
+    /// Takes in an outcome the first time it is applied; `lost` are the shards whose state nobody had. `true` if it is new.
+    pub fn decide(&mut self, outcome: &Outcome, began_in: Lineage, lost: &[ShardId], now: u64) -> bool {
+        self.hear(outcome);
+        let key = (outcome.lineage, outcome.round);
+        if let Some(known) = self.entries.get(&key) {
+            assert_eq!((&known.outcome, known.began_in), (outcome, began_in), "two outcomes of one round");
+            return false;
         }
         let mut order = outcome.order.clone();
         order.sort_unstable();
         assert!(order.is_empty() || order.iter().copied().eq(outcome.view.ids()), "{:?}", outcome.order);
         let round = outcome.round;
-        self.outcomes.insert(round, outcome.clone());
-        let pieces: Vec<&[f64]> = outcome.contributors.iter().map(|node| self.contributions[&(round, *node)].as_slice()).collect();
+        let before = self.before(began_in, round);
+        assert!(before.is_some() || round == Round::FOUNDING, "{round} follows nothing in {began_in}");
+        let contribution = |node: &NodeId| self.contributions[&(began_in, round, *node)].as_slice();
+        let pieces: Vec<&[f64]> = outcome.contributors.iter().map(contribution).collect();
         let mut values = mean(&pieces);
-        let before = Round(round.0.wrapping_sub(1));
-        let zeros = vec![0.0; values.len()];
-        let (mut anchor, mut momentum) =
-            (self.anchors.get(&before).unwrap_or(&values).clone(), self.momenta.get(&before).unwrap_or(&zeros).clone());
+        let mut anchor = before.map_or_else(|| values.clone(), |before| before.anchor.clone());
+        let mut momentum = before.map_or_else(|| vec![0.0; values.len()], |before| before.momentum.clone());
         if outcome.spec.kind == RoundKind::Slow {
             let layout = Layout::new(values.len());
             for shard in layout.shards() {
                 for index in layout.range(shard) {
                     let plain = (values[index], 0.0);
-                    (values[index], momentum[index]) =
-                        if lost.contains(&shard) { plain } else { slow_step(values[index], anchor[index], momentum[index]) };
+                    let next = if lost.contains(&shard) { plain } else { slow_step(values[index], anchor[index], momentum[index]) };
+                    (values[index], momentum[index]) = next;
                 }
             }
         }
         if matches!(outcome.spec.kind, RoundKind::Slow | RoundKind::Found) {
             anchor.clone_from(&values);
         }
-        let parameters = if outcome.spec.carries_parameters() { values.clone() } else { self.parameters[&before].clone() };
-        self.parameters.insert(round, parameters);
-        self.values.insert(round, values);
-        self.anchors.insert(round, anchor);
-        self.momenta.insert(round, momentum);
+        let kept = before.filter(|_| !outcome.spec.carries_parameters());
+        let parameters = kept.map_or_else(|| values.clone(), |before| before.parameters.clone());
+        let entry = Entry { outcome: outcome.clone(), began_in, decided_at: now, values, parameters, anchor, momentum };
+        self.entries.insert(key, entry);
+        true
     }
 }

@@ -1,11 +1,11 @@
 //! The order of the gossip graph: decided with the view, the same on every member, whoever leads.
 
-use super::streams::{LINEAGE, Leader, TERMS, says};
+use super::streams::{Leader, SPEC, founded, says};
 use super::world::Fault;
 use super::{LONG, assert_finished, world};
 use crate::coordinator::plan::Attempt;
-use crate::coordinator::{Effect, In, Origin, Outcome, Proposal, RoundKind, RoundSpec};
-use crate::ident::{NodeId, Round, Term};
+use crate::coordinator::{Effect, In, Outcome, RoundKind, RoundSpec};
+use crate::ident::{NodeId, Round};
 use crate::topology::hops;
 use crate::wire::Message;
 
@@ -30,8 +30,8 @@ fn sites_are_dealt_in_turn_whoever_leads() {
         }
         world.run(LONG);
         assert_finished(&world, if seed % 2 == 1 { 5 } else { 6 });
-        let (_, first) = world.oracle.outcomes.first_key_value().unwrap();
-        let (_, last) = world.oracle.outcomes.last_key_value().unwrap();
+        let entries = world.oracle.longest();
+        let (first, last) = (&entries.first().unwrap().outcome, &entries.last().unwrap().outcome);
         // Under the first term the founding is proposed before the others told their rates.
         let dealt = ids([2, 17, 7, 22, 12, 27]);
         assert!(first.order.is_empty() || first.order == dealt);
@@ -51,35 +51,29 @@ fn a_joiner_stands_in_its_site() {
         world.fault_at(20_000 + seed * 211, Fault::Start(NodeId(40)));
         world.run(LONG);
         assert_finished(&world, 7);
-        let order = &world.oracle.outcomes.last_key_value().unwrap().1.order;
+        let order = &world.oracle.longest().last().unwrap().outcome.order;
         // No order of three and four has fewer.
         assert!(order.is_empty() || (crossings(order) == 12 && order.contains(&NodeId(40))), "seed {seed}: {order:?}");
     }
 }
 
-/// A proposal's order is no reason to refuse it: whatever it says, every member makes the same of it.
+/// An attempt's order is no reason to refuse it: whatever it says, every member makes the same of it.
 #[test]
 fn a_malformed_order_breaks_no_member() {
     for order in [ids([]), ids([2, 1]), ids([7]), ids([1, 1]), ids([2, 1, 2]), ids([0; 40])] {
         let mut member = Leader::of(&[1, 2], 2);
-        let (view, term) = (member.view.clone(), Term { counter: 0, node: NodeId(1) });
-        let spec = RoundSpec { kind: RoundKind::Average, ..TERMS };
+        let spec = RoundSpec { kind: RoundKind::Average, ..SPEC };
         member.tell(In::Contribute { round: Round::FOUNDING, spec, samples: None, rates: vec![], buffers: 0 });
-        let contributors = ids([1, 2]);
-        let (participants, absent) = (contributors.clone(), vec![]);
-        let (lineage, round) = (LINEAGE, Round::FOUNDING);
-        let outcome =
-            Outcome { lineage, round, spec, contributors, view, absent, momentum_lost: 0, samples: None, order, origin: Origin::default() };
-        let proposal = Proposal { outcome: outcome.clone(), participants, inherited: false };
-        member.hear(1, term, Message::Propose(proposal));
-        let attempt = Attempt { round, term, lineage: LINEAGE };
+        let outcome = Outcome { spec, contributors: ids([1, 2]), order, ..founded(&member.view, NodeId(1)) };
+        member.hear_attempt(1, &outcome, &[1, 2]);
+        let attempt = Attempt::at(&member.machine.place());
         member.tell(In::Reduced(attempt));
         let held: Vec<Effect> = (1..=2).flat_map(|owner| member.tell(In::ParametersHeld(attempt, NodeId(owner)))).collect();
-        assert!(says(&held, |message| matches!(message, Message::Prepared)), "{held:?}");
-        let applied = member.hear(1, term, Message::Decide(outcome.clone()));
+        assert!(says(&held, |message| matches!(message, Message::Ready)), "{held:?}");
+        let applied = member.hear(1, Message::Decide { entry: None, leaves: false });
         assert!(applied.iter().any(|effect| matches!(effect, Effect::Apply { outcome: decided, .. } if *decided == outcome)));
         // It leads the next round alone, after whatever order.
-        member.tell(In::Lost(NodeId(1), member.view.member(NodeId(1)).map(|member| member.incarnation).unwrap()));
-        assert_eq!(member.machine.place().round, round.next());
+        member.lose(1, false);
+        assert_eq!(member.machine.place().round, Round::FOUNDING.next());
     }
 }

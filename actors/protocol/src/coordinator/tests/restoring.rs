@@ -1,7 +1,8 @@
 //! A founding that goes on from a checkpoint: owners bring the slow momentum, the other holders are sent it.
 
+use super::streams::founded;
 use crate::coordinator::plan::{Holders, Plan, Publication};
-use crate::coordinator::{Origin, Outcome, RoundKind, RoundSpec};
+use crate::coordinator::{Outcome, RoundKind, RoundSpec};
 use crate::ident::{Lineage, NodeId, Round, Step, Term};
 use crate::machine::Place;
 use crate::shards::{Layout, ShardMap};
@@ -13,20 +14,9 @@ fn published(view: &View, participants: &[u64], me: u64, restores: bool) -> (Pla
     let (layout, nodes) = (Layout::new(ELEMENTS), participants.iter().copied().map(NodeId).collect::<Vec<_>>());
     let map = ShardMap::new(view, &layout, 1);
     let spec = RoundSpec { kind: RoundKind::Found, step: Step(96), gamma: 0.0, elements: ELEMENTS as u64 };
-    let place = Place { lineage: Lineage(7), epoch: view.epoch(), round: Round::FOUNDING, term: Term::default() };
+    let place = Place { lineage: Lineage(7), epoch: view.epoch(), round: Round::FOUNDING, term: Term::default(), attempt: 0 };
     let plan = Plan::new(NodeId(me), place, spec, (nodes[..1].to_vec(), nodes), layout, &map).restoring(restores);
-    let outcome = Outcome {
-        lineage: Lineage(7),
-        round: Round::FOUNDING,
-        spec,
-        contributors: plan.contributors.clone(),
-        view: view.clone(),
-        absent: vec![],
-        momentum_lost: 0,
-        samples: None,
-        order: vec![],
-        origin: Origin::default(),
-    };
+    let outcome = Outcome { spec, ..founded(view, plan.contributors[0]) };
     let holders = Holders { layout, before: &map, after: &map, absent: &[] };
     let publication = Publication::new(&plan, &outcome, Some(holders));
     (plan, publication)

@@ -185,26 +185,18 @@ fn arrival(world: &mut World, random: &mut Random, at: u64, index: u64) -> u64 {
     id
 }
 
-/// Whoever lives is in, unless the last members of the history left on purpose while the others were cut off: it is over then, and
-/// nobody is there to let them in.
+/// Whoever lives is in. If the last members of the history left on purpose while the others were cut off, it is over, and nobody who
+/// lives is in it or can get in.
 fn assert_all_finished(world: &World) {
-    let (_, last) = world.oracle.outcomes.last_key_value().unwrap();
+    let entries = world.oracle.longest();
+    let last = &entries.last().unwrap().outcome;
+    let living = || world.nodes.values().filter(|node| node.alive && !node.drained);
     if last.view.ids().all(|id| world.nodes[&id].drained) {
-        return;
+        return assert!(living().all(|node| node.outside), "seed {}: a member of a history that is over", world.seed);
     }
-    if world.quorum == Quorum::Survivors && histories(world).len() > 1 {
-        return;
-    }
-    let living = world.nodes.values().filter(|node| node.alive && !node.drained).count();
-    assert_finished(world, living);
-}
-
-/// The histories that living members stand in. Fewer than a quorum of survivors go on in one of their own with an outcome whose decision
-/// they may have missed; who got it stands in the other. Their memberships notice that (`membership::histories`, judged by their own
-/// simulation and by that of whole nodes) and one side comes back; a world of coordinators alone waits for ever.
-fn histories(world: &World) -> BTreeSet<Lineage> {
-    let members = world.nodes.values().filter(|node| node.alive && !node.drained && !node.outside);
-    members.map(|node| node.machine.place().lineage).collect()
+    assert_finished(world, living().count());
+    let lineages: BTreeSet<Lineage> = living().map(|node| node.machine.began_in()).collect();
+    assert!(lineages.len() <= 1, "seed {}: those that live are in {lineages:?}", world.seed);
 }
 
 /// Few, so that they run with every build; `PROPTEST_CASES=10000` runs more.

@@ -2,7 +2,7 @@
 
 use crate::coordinator::{Effect, In};
 use crate::ident::NodeId;
-use crate::wire::Frame;
+use crate::wire::{Frame, Header};
 use std::fmt::Debug;
 use std::sync::OnceLock;
 
@@ -38,8 +38,8 @@ pub fn effect(now: u64, id: NodeId, effect: &Effect) {
     }
     match effect {
         Effect::Send { to, frame: Frame::V1 { header, message } } => {
-            let (round, counter, owner) = (header.round.0, header.term.counter, header.term.node.0);
-            line(now, &format!("{id} -> {to} round {round} term {counter}.{owner}"), message);
+            let Header { round, term, attempt, .. } = header;
+            line(now, &format!("{id} -> {to} round {} term {}.{} attempt {attempt}", round.0, term.counter, term.node.0), message);
         }
         Effect::Open(plan) => line(now, &format!("{id} OPEN"), &(plan.attempt, &plan.contributors, &plan.participants)),
         Effect::Publish(publication) => {

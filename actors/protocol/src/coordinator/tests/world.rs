@@ -7,15 +7,15 @@ use super::node::{BUFFERS, Node, Schedule, Stream};
 use super::oracle::Oracle;
 use super::trace;
 use crate::algorithm::BufferStrategy;
-use crate::coordinator::{Effect, In, Outcome, RoundKind};
-use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
+use crate::coordinator::{Effect, In, Outcome, RoundKind, Voter};
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId};
 use crate::machine::{Machine, Outbox};
-use crate::policy::Quorum;
+use crate::policy::{OnQuorumLoss, Quorum};
 use crate::random::Random;
 use crate::time::Instant;
 use crate::topology::{RATES_MAX, Rate};
 use crate::view::{Member, View};
-use crate::wire::{Header, Message};
+use crate::wire::{Frame, Header, Message};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a frame usually takes at most, in simulated microseconds.
@@ -70,6 +70,7 @@ pub struct World {
     pub random: Random,
     pub schedule: Schedule,
     pub quorum: Quorum,
+    pub on_quorum_loss: OnQuorumLoss,
     pub replicas: usize,
     /// Lost shards that a run may have.
     pub losses_allowed: bool,
@@ -80,13 +81,19 @@ pub struct World {
     pub incarnations: u64,
     lineage: Lineage,
     pub steps_max: u64,
-    pub decided_at: BTreeMap<Round, u64>,
+    /// Starts that died without a trace: nobody is told that they ended.
+    pub vanished: BTreeSet<Voter>,
     /// It is dropped while it runs only if a check fails.
     running: bool,
 }
 
 impl World {
     pub fn new(seed: u64, ids: &[u64], replicas: usize, quorum: Quorum, schedule: Schedule) -> Self {
+        Self::with(seed, ids, replicas, (quorum, OnQuorumLoss::Wait), schedule)
+    }
+
+    pub fn with(seed: u64, ids: &[u64], replicas: usize, rule: (Quorum, OnQuorumLoss), schedule: Schedule) -> Self {
+        let (quorum, on_quorum_loss) = rule;
         let mut world = Self {
             nodes: BTreeMap::new(),
             oracle: Oracle::default(),
@@ -98,6 +105,7 @@ impl World {
             random: Random(seed),
             schedule,
             quorum,
+            on_quorum_loss,
             replicas,
             losses_allowed: false,
             slow_nodes: BTreeSet::new(),
@@ -107,11 +115,11 @@ impl World {
             incarnations: 1,
             lineage: Lineage(77),
             steps_max: 40,
-            decided_at: BTreeMap::new(),
+            vanished: BTreeSet::new(),
             running: false,
         };
         for id in ids {
-            world.nodes.insert(NodeId(*id), Node::new(NodeId(*id), 1, schedule, replicas, quorum));
+            world.nodes.insert(NodeId(*id), Node::new(NodeId(*id), 1, schedule, replicas, rule));
         }
         let members: Vec<Member> = world.nodes.values().map(|node| node.member.clone()).collect();
         let view = View::new(Epoch::FOUNDING, members).unwrap();
@@ -233,9 +241,9 @@ impl World {
         let (round, spec, frozen, buffers) = (node.round, node.next, node.frozen.clone(), node.buffers.clone());
         let values = buffers.len() as u64;
         if !node.outside {
-            // The same round's contribution of a node that rejoined replaces one that was never decided.
-            self.oracle.contributions.insert((round, id), frozen);
-            self.oracle.buffers.insert((round, id), buffers);
+            let began_in = Some(node.machine.began_in()).filter(|lineage| lineage.is_decided()).unwrap_or(self.lineage);
+            self.oracle.contributions.insert((began_in, round, id), frozen);
+            self.oracle.buffers.insert((began_in, round, id), buffers);
         }
         self.feed(id, In::Contribute { round, spec, samples: None, rates: rates(id), buffers: values });
     }
@@ -259,7 +267,13 @@ impl World {
     fn execute(&mut self, id: NodeId, effect: Effect) {
         let node = self.nodes.get_mut(&id).unwrap();
         match effect {
-            Effect::Send { to, frame } => self.send(id, to, &frame),
+            Effect::Send { to, frame } => {
+                let Frame::V1 { message, .. } = &frame;
+                if let Message::Decide { entry: Some(outcome), .. } = &**message {
+                    self.oracle.hear(outcome);
+                }
+                self.send(id, to, &frame);
+            }
             Effect::Open(plan) => {
                 let streams = node.open(plan);
                 self.send_streams(streams);
@@ -268,57 +282,82 @@ impl World {
                 let streams = node.publish(publication);
                 self.send_streams(streams);
             }
-            Effect::Discard(_) => node.movement = None,
-            Effect::Apply { attempt, outcome, drained, .. } => {
+            Effect::Discard(attempt) => node.movements.retain(|movement| movement.plan.attempt != attempt),
+            Effect::Apply { attempt, outcome, began_in, drained, votes, .. } => {
+                assert!(votes.is_none_or(|votes| votes.voters.is_quorum(votes.accepted)), "{id} decided without a quorum");
                 assert!(!drained || node.draining, "{id} was drained without having asked for it");
                 node.drained = drained;
                 let joins = node.outside;
-                let lost = node.apply(attempt, &outcome, self.schedule);
-                self.check(id, &outcome, &lost);
+                let lost = node.apply(attempt, &outcome, began_in, self.schedule);
+                self.check(id, &outcome, began_in, &lost);
                 if joins {
-                    self.check_buffers(id, &outcome);
+                    self.check_buffers(id, &outcome, began_in);
                 }
                 self.train_later(id);
             }
             Effect::Fail(error) => node.failed = Some(error),
-            Effect::Stranded => node.leave(),
+            Effect::Stranded => self.stranded(id),
             Effect::Resigned(_) => {}
             Effect::Waiting(why) => node.waits_for = why,
         }
     }
 
+    /// Whoever is a member after an outcome holds its data, so only a decision without it leaves it behind.
+    fn stranded(&mut self, id: NodeId) {
+        let node = self.nodes.get_mut(&id).unwrap();
+        let (round, start) = (node.round, node.start());
+        node.leave();
+        let lacks = |outcome: &Outcome| outcome.view.members().iter().all(|member| Voter::from(member) != start);
+        // It may have missed one that it holds, and hear of a later one.
+        let mut since = self.oracle.said.values().filter(|outcome| outcome.round >= round);
+        assert!(since.any(lacks), "{id} lacks what made it a member after {round}");
+    }
+
     /// Momentum is lost only with more than `R` members, gone at some time from the proposal of the round before on.
-    fn check_losses(&self, outcome: &Outcome) {
-        let before = |by: u64| outcome.round.0.checked_sub(by).map(Round);
-        let Some(known) = before(1).and_then(|round| self.oracle.outcomes.get(&round)) else { return };
-        if outcome.momentum_lost == known.momentum_lost {
+    fn check_losses(&self, outcome: &Outcome, began_in: Lineage) {
+        let Some(known) = self.oracle.before(began_in, outcome.round) else { return };
+        if outcome.momentum_lost == known.outcome.momentum_lost {
             return;
         }
-        let since = before(2).and_then(|round| self.decided_at.get(&round)).copied().unwrap_or_default();
-        let gone: Vec<NodeId> = known.view.members().iter().filter(|member| self.was_gone(member, since)).map(|member| member.id).collect();
+        let since = self.oracle.before(known.began_in, known.outcome.round).map_or(0, |before| before.decided_at);
+        let gone = |member: &&Member| self.was_gone(Voter::from(*member), since);
+        let gone: Vec<NodeId> = known.outcome.view.members().iter().filter(gone).map(|member| member.id).collect();
         assert!(self.losses_allowed && gone.len() > self.replicas, "momentum was lost in {} with only {gone:?} gone", outcome.round);
     }
 
     /// Whoever joins has the buffers of the lowest contributor, or all have zeros.
-    fn check_buffers(&self, id: NodeId, outcome: &Outcome) {
-        let donor = &self.oracle.buffers[&(outcome.round, outcome.contributors[0])];
+    fn check_buffers(&self, id: NodeId, outcome: &Outcome, began_in: Lineage) {
+        let donor = &self.oracle.buffers[&(began_in, outcome.round, outcome.contributors[0])];
         let reset = outcome.spec.kind == RoundKind::Slow && BUFFERS == BufferStrategy::Reset;
         let expected = if reset { vec![0.0; donor.len()] } else { donor.clone() };
         assert_eq!(self.nodes[&id].buffers, expected, "{id} joined in {} with other buffers", outcome.round);
     }
 
-    fn check(&mut self, id: NodeId, outcome: &Outcome, lost: &[crate::ident::ShardId]) {
-        self.check_losses(outcome);
-        self.decided_at.entry(outcome.round).or_insert(self.now);
-        self.oracle.decide(outcome, lost);
+    /// Whoever is a member after an outcome holds its data when it is decided, unless it died.
+    fn check_holders(&self, outcome: &Outcome) {
+        for member in outcome.view.members() {
+            let node = &self.nodes[&member.id];
+            let there = node.alive && node.start() == Voter::from(member);
+            let holds = node.round > outcome.round || node.holds(outcome);
+            assert!(!there || holds, "{} is a member after {} and does not hold what it made", member.id, outcome.round);
+        }
+    }
+
+    fn check(&mut self, id: NodeId, outcome: &Outcome, began_in: Lineage, lost: &[crate::ident::ShardId]) {
+        self.check_losses(outcome, began_in);
+        if self.oracle.decide(outcome, began_in, lost, self.now) {
+            self.check_holders(outcome);
+        }
         let node = &self.nodes[&id];
-        assert_eq!(node.values, self.oracle.values[&outcome.round], "{id} holds other values after {}", outcome.round);
-        assert_eq!(node.parameters, self.oracle.parameters[&outcome.round], "{id} holds other parameters after {}", outcome.round);
+        let round = outcome.round;
+        let expected = &self.oracle.entries[&(outcome.lineage, round)];
+        assert_eq!(node.values, expected.values, "{id} holds other values after {round}");
+        assert_eq!(node.parameters, expected.parameters, "{id} holds other parameters after {round}");
         let layout = crate::shards::Layout::new(self.schedule.elements);
         for (shard, state) in &node.states {
             let range = layout.range(*shard);
-            assert_eq!(state.anchor, self.oracle.anchors[&outcome.round][range.clone()], "{id}: anchor of {shard}, {}", outcome.round);
-            assert_eq!(state.momentum, self.oracle.momenta[&outcome.round][range], "{id}: momentum of {shard}, {}", outcome.round);
+            assert_eq!(state.anchor, expected.anchor[range.clone()], "{id}: anchor of {shard}, {round}");
+            assert_eq!(state.momentum, expected.momentum[range], "{id}: momentum of {shard}, {round}");
         }
     }
 

@@ -31,7 +31,7 @@ pub fn key(from: u64, step: u64) -> Key {
 
 /// A header of node `from` in `round` of the founding view.
 pub fn header(from: u64, round: u64) -> Header {
-    let place = Place { lineage: Lineage(1), epoch: Epoch::FOUNDING, round: Round(round), term: Term::default() };
+    let place = Place { lineage: Lineage(1), epoch: Epoch::FOUNDING, round: Round(round), term: Term::default(), attempt: 0 };
     identity(NodeId(from)).header(place)
 }
 

@@ -61,6 +61,8 @@ fn deaths_that_are_told_are_believed_at_once_and_once() {
         (In::Exited(TWO, None), DownCause::Exited),
         (In::Gone(TWO), DownCause::Left),
         (In::PeerUp(TWO, Incarnation(2)), DownCause::Superseded),
+        // Its clock may have stepped back in between: whoever connects is the start that lives.
+        (In::PeerUp(TWO, Incarnation(0)), DownCause::Superseded),
     ] {
         let mut watcher = Watcher::new();
         watcher.now = Instant(5_000);
@@ -70,8 +72,25 @@ fn deaths_that_are_told_are_believed_at_once_and_once() {
         assert_eq!(verdicts(watcher.feed(In::PeerUp(TWO, FIRST))), [Effect::Up(TWO, FIRST)]);
     }
     let mut watcher = Watcher::new();
-    for event in [In::Exited(TWO, Some(Incarnation(9))), In::Gone(NodeId(9)), In::KnockRefused(TWO), In::PeerUp(TWO, Incarnation(0))] {
+    for event in [In::Exited(TWO, Some(Incarnation(9))), In::Gone(NodeId(9)), In::KnockRefused(TWO)] {
         assert_eq!(verdicts(watcher.feed(event)), []);
+    }
+}
+
+#[test]
+fn a_death_by_silence_is_knocked_at_once_and_told_again_once_it_is_known_to_be_an_end() {
+    let mut watcher = Watcher::new();
+    let mut effects = Vec::new();
+    while verdicts(effects.clone()).is_empty() {
+        effects.extend(watcher.pass(Span::from_millis(100), &[NodeId(3)]));
+        assert!(watcher.now.0 < 60_000_000);
+    }
+    assert!(matches!(verdicts(effects.clone())[..], [Effect::Down(TWO, FIRST, cause)] if !cause.has_ended()), "{effects:?}");
+    let at = effects.iter().position(|effect| matches!(effect, Effect::Down(..))).unwrap();
+    assert_eq!(effects[at + 1], Effect::Knock(TWO));
+    assert_eq!(verdicts(watcher.feed(In::KnockRefused(TWO))), down(DownCause::Refused));
+    for event in [In::KnockRefused(TWO), In::Exited(TWO, None), In::Gone(TWO), In::PeerUp(TWO, Incarnation(2))] {
+        assert_eq!(verdicts(watcher.feed(event)), [], "an end is told once");
     }
 }
 

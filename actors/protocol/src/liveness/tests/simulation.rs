@@ -142,7 +142,11 @@ impl Simulation {
     /// When the first node other than itself found it down, and the last.
     pub fn found_down(&self, about: u64) -> Vec<Instant> {
         let found = self.verdicts.iter().filter(|verdict| verdict.about == about && verdict.down.is_some());
-        found.map(|verdict| verdict.at).collect()
+        // The last ones first, so that the first one of each node stays.
+        let first: BTreeMap<u64, Instant> = found.rev().map(|verdict| (verdict.by, verdict.at)).collect();
+        let mut first: Vec<Instant> = first.into_values().collect();
+        first.sort_unstable();
+        first
     }
 
     fn schedule(&mut self, at: Instant, event: Event) {

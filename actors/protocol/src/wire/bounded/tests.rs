@@ -1,16 +1,16 @@
 //! The bounds of lists and texts: what exceeds its own is refused, and the largest that do not still fit a frame.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use crate::coordinator::{Outcome, Proposal, RoundKind};
-use crate::ident::{NodeId, ShardId, Step};
+use crate::coordinator::{Base, Draft, Order, Outcome, Proposal, RoundKind, VOTERS_KEPT};
+use crate::ident::{Epoch, NodeId, ShardId, Step};
 use crate::membership::settings::SETTINGS_BYTES_MAX;
 use crate::model::ModelSize;
 use crate::sampler::{DecidedRound, PENDING_MAX, Progress};
 use crate::shards::SHARDS_MAX;
 use crate::topology::{RATES_MAX, Rate};
-use crate::view::MEMBERS_MAX;
+use crate::view::{MEMBERS_MAX, Member};
 use crate::wire::datagram::tests::packet;
-use crate::wire::examples::{contributed, frame, header, outcome, progress, proposal, standing, view};
+use crate::wire::examples::{contributed, draft, frame, header, outcome, progress, standing, view, voter};
 use crate::wire::hostile::{Decoder, MEMBER, SEAT, Wire, decodes, found_with, large_view};
 use crate::wire::*;
 use std::net::SocketAddr;
@@ -26,11 +26,13 @@ fn large_progress() -> Progress {
 fn the_largest_messages_fit_a_control_frame() {
     let view = large_view(MEMBERS_MAX).unwrap();
     let everybody: Vec<NodeId> = view.ids().collect();
-    let mut largest = proposal(RoundKind::Slow);
-    (largest.participants, largest.outcome.contributors) = (everybody.clone(), everybody.clone());
-    largest.outcome.absent = (0..SHARDS_MAX as u32).map(ShardId).collect();
-    (largest.outcome.view, largest.outcome.samples) = (view.clone(), Some(large_progress()));
-    largest.outcome.order.clone_from(&everybody);
+    let mut largest = outcome(RoundKind::Slow);
+    largest.contributors.clone_from(&everybody);
+    largest.absent = (0..SHARDS_MAX as u32).map(ShardId).collect();
+    (largest.view, largest.samples) = (view.clone(), Some(large_progress()));
+    largest.order.clone_from(&everybody);
+    largest.waiting.clone_from(&everybody);
+    largest.retained = vec![voter(); VOTERS_KEPT];
     let rates = vec![Rate { to: NodeId(5), kilobytes: u32::MAX }; RATES_MAX];
     let contributed = Contributed { samples: Some(large_progress()), rates, ..contributed() };
     let standing = Standing { view: view.clone(), alive: everybody, ..standing() };
@@ -39,20 +41,36 @@ fn the_largest_messages_fit_a_control_frame() {
     let hello = Hello { address, devices: 1, settings, model, standing: Some(standing), lineage: Some(header().lineage) };
     let all = [
         Message::Hello(hello),
-        Message::Decide(largest.outcome.clone()),
-        Message::Promise {
-            accepted: Some((header().term, largest.clone())),
-            refuted: header().term,
-            holds: true,
-            contributed: Some(contributed),
-        },
-        Message::Admit { proposal: largest, view },
+        Message::Decide { entry: Some(largest.clone()), leaves: true },
+        Message::Accept(Some(largest.clone())),
+        Message::Promise { accepted: Some((header().term, largest.clone())), floor: header().term, contributed: Some(contributed) },
+        Message::Fork { lineage: header().lineage, voters: vec![voter(); MEMBERS_MAX] },
+        Message::Attempt(replacing(&largest)),
+        Message::Admit { parent: largest.clone(), draft: replacing(&largest) },
     ];
     for message in all {
         let largest = frame(message);
         assert_eq!(Frame::decode(&largest.write()), Ok(largest));
     }
     assert!(large_view(MEMBERS_MAX + 1).is_err());
+}
+
+/// The largest attempt that a leader can make: of a view of as many members as there may be one takes part, and as many others join.
+fn replacing(parent: &Outcome) -> Draft {
+    let base = Base { round: parent.round.next(), view: &parent.view, order: &[] };
+    let stays = parent.view.members()[0].clone();
+    let members = parent.view.members().iter().map(|member| Member { id: NodeId(member.id.0 + MEMBERS_MAX as u64), ..member.clone() });
+    let mut next: Vec<Member> = members.skip(1).collect();
+    next.insert(0, stays.clone());
+    let view = parent.view.succeeded_by(Epoch(parent.view.epoch().0 + 1), next).unwrap();
+    let order = view.ids().collect();
+    let waiting = view.ids().skip(1).collect();
+    let contributors = vec![stays.id];
+    let outcome = Outcome { round: base.round, leader: stays.id, contributors, view, order, waiting, ..parent.clone() };
+    let proposal = Proposal { outcome, participants: vec![stays.id] };
+    let draft = Draft::new(&proposal, base);
+    assert_eq!(draft.resolve(base), Some(proposal));
+    draft
 }
 
 /// An encoded message up to the length of one of its lists or texts, the rest behind it, its decoder, its bound.
@@ -87,9 +105,8 @@ fn lists() -> Vec<Counted> {
     let decide = |change: &dyn Fn(&mut Outcome)| {
         let mut outcome = outcome(RoundKind::Slow);
         change(&mut outcome);
-        frame(Message::Decide(outcome))
+        frame(Message::Decide { entry: Some(outcome), leaves: false })
     };
-    let propose = |participants| frame(Message::Propose(Proposal { participants, ..proposal(RoundKind::Slow) }));
     let hello = |alive| {
         let (address, settings) = (SocketAddr::from(([10, 0, 0, 9], 7400)), String::new());
         let standing = Some(Standing { alive, ..standing() });
@@ -108,7 +125,7 @@ fn lists() -> Vec<Counted> {
     let swim = |updates| Datagram::V1(Content::Swim(packet(SwimMessage::Gossip, updates)));
     let (nobody, one) = (Vec::new(), vec![NodeId(5)]);
     vec![
-        counted("alive", MEMBERS_MAX, &hello(nobody.clone()), &hello(one.clone())),
+        counted("alive", MEMBERS_MAX, &hello(nobody), &hello(one)),
         counted(
             "contributors",
             MEMBERS_MAX,
@@ -117,16 +134,38 @@ fn lists() -> Vec<Counted> {
         ),
         counted("absent", SHARDS_MAX, &decide(&|outcome| outcome.absent.clear()), &decide(&|outcome| outcome.absent.truncate(1))),
         counted("order", MEMBERS_MAX, &decide(&|outcome| outcome.order.clear()), &decide(&|outcome| outcome.order.truncate(1))),
+        counted("waiting", MEMBERS_MAX, &decide(&|outcome| outcome.waiting.clear()), &decide(&|_| {})),
+        counted("retained", VOTERS_KEPT, &decide(&|outcome| outcome.retained.clear()), &decide(&|_| {})),
         counted("rates", RATES_MAX, &rated(0), &rated(1)),
-        counted("participants", MEMBERS_MAX, &propose(nobody), &propose(one)),
         counted("samples", PENDING_MAX, &contribute(&[NodeId(5), NodeId(9)]), &contribute(&[NodeId(9)])),
         counted("updates", LIFE_UPDATES_MAX, &swim(0), &swim(1)),
     ]
 }
 
+fn lists_of_an_attempt() -> Vec<Counted> {
+    let list = |name, bound, clear: &dyn Fn(&mut Draft)| {
+        let (mut empty, longer) = (draft(RoundKind::Slow), draft(RoundKind::Slow));
+        clear(&mut empty);
+        counted(name, bound, &frame(Message::Attempt(empty)), &frame(Message::Attempt(longer)))
+    };
+    let fork = |voters| frame(Message::Fork { lineage: header().lineage, voters });
+    vec![
+        list("absent members", MEMBERS_MAX, &|draft| draft.absent_members.clear()),
+        list("silent members", MEMBERS_MAX, &|draft| draft.silent_members.clear()),
+        list("leaving members", MEMBERS_MAX, &|draft| draft.leaving_members.clear()),
+        list("joining", MEMBERS_MAX, &|draft| draft.joining.clear()),
+        list("waiting of an attempt", MEMBERS_MAX, &|draft| draft.waiting.clear()),
+        list("retained of an attempt", VOTERS_KEPT, &|draft| draft.retained.clear()),
+        list("absent shards", SHARDS_MAX, &|draft| draft.absent_shards.clear()),
+        list("order of an attempt", MEMBERS_MAX, &|draft| draft.order = Some(Order(Vec::new()))),
+        counted("voters of a fork", MEMBERS_MAX, &fork(Vec::new()), &fork(vec![voter()])),
+    ]
+}
+
 #[test]
 fn a_list_beyond_its_bound_is_refused_before_an_entry_is_read() {
-    for Counted { name, before, decode, bound, .. } in lists().into_iter().chain(lists_of_a_view()) {
+    let all = lists().into_iter().chain(lists_of_an_attempt()).chain(lists_of_a_view());
+    for Counted { name, before, decode, bound, .. } in all {
         let claimed = |length: u64| match decode(&[before.as_slice(), &length.to_le_bytes()].concat()) {
             Err(DecodeError::Malformed(reason)) => reason.contains(&format!("exceeds the bound of {bound}")),
             other => panic!("{name}: {other:?}"),
