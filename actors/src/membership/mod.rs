@@ -24,7 +24,6 @@ use slowmo_protocol::liveness;
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::membership::{Effect, In, Membership, Settings};
 use slowmo_protocol::model::ModelSize;
-use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{Header, JoinRefusal, Message};
 use std::net::SocketAddr;
@@ -278,7 +277,6 @@ fn settings(context: &NodeContext) -> Settings {
         max_nodes: node.max_nodes,
         join: node.join,
         lineage: node.lineage,
-        survivors: node.quorum == Quorum::Survivors,
         refuses: refuses(context),
         shared: node.shared.clone(),
         addresses_may_be_stale: context.discovery.may_be_stale(),

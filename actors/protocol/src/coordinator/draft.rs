@@ -173,7 +173,7 @@ impl NextVoters {
 mod tests {
     use super::*;
     use crate::coordinator::RoundKind;
-    use crate::ident::{Incarnation, Round, Step};
+    use crate::ident::{Round, Step};
     use crate::view::tests::view;
 
     /// Nodes 2, 4 and 6 and what a round makes of them: 4 does not contribute and leaves, 6 takes no part, 3 joins and waits to vote.
@@ -192,7 +192,7 @@ mod tests {
             order: vec![NodeId(3), NodeId(2)],
             origin: Origin::default(),
             waiting: vec![NodeId(3)],
-            retained: vec![Voter { node: NodeId(6), incarnation: Incarnation(1) }],
+            retained: vec![before.members()[2].clone()],
             leader: NodeId(2),
         };
         (before, Proposal { outcome, participants: vec![NodeId(2), NodeId(4)] })
@@ -226,7 +226,6 @@ mod tests {
         let (before, proposal) = example();
         let draft = Draft::new(&proposal, base(&before));
         let member = |id: u64| view(&[id]).members()[0].clone();
-        let retained = |id: u64| vec![Voter { node: NodeId(id), incarnation: Incarnation(1) }];
         let hostile = [
             ("a rank behind the last", Draft { absent_members: vec![3], ..draft.clone() }),
             ("the largest rank", Draft { silent_members: vec![u16::MAX], ..draft.clone() }),
@@ -238,7 +237,7 @@ mod tests {
             ("nobody is left", Draft { leaving_members: vec![0, 1], joining: vec![], ..draft.clone() }),
             ("a leader that is no member", Draft { leader: NodeId(4), ..draft.clone() }),
             ("a leader that does not vote yet", Draft { leader: NodeId(3), ..draft.clone() }),
-            ("a member that votes without being one", Draft { retained: retained(2), ..draft.clone() }),
+            ("a member that votes without being one", Draft { retained: vec![member(2)], ..draft.clone() }),
             ("a member that joins", Draft { joining: vec![member(2)], ..draft.clone() }),
             ("a node that joins twice", Draft { joining: vec![member(3), member(3)], ..draft.clone() }),
         ];

@@ -8,6 +8,7 @@ mod node;
 mod oracle;
 mod order;
 mod restoring;
+mod size;
 mod storm;
 mod streams;
 mod trace;

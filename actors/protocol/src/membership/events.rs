@@ -165,8 +165,6 @@ pub struct Settings {
     pub join: bool,
     /// The history whose state this node brings: only a cluster of this history may admit it.
     pub lineage: Option<Lineage>,
-    /// Whoever is alive may decide, so that two histories may meet.
-    pub survivors: bool,
     /// What nodes that ask to join are told where this cluster's rounds carry nothing that would bring them up to date.
     pub refuses: Option<JoinRefusal>,
     /// The settings that all nodes must share, as `key = value` lines.

@@ -3,9 +3,8 @@
 //!
 //! A founding that is not decided is given up without loss. Of two that share nodes the one with the lower lowest id is
 //! preferred: its members change over to it as the founding members that they are, the others join. A decided history is given
-//! up only if it went on without this node, or for one of the same origin that has more rounds: where survivors decide, or where
-//! one of a majority went on with new starts of the others. Two that were founded apart and decided rounds under a majority stay
-//! apart: nobody's training is thrown away unasked, and both sides say so by name.
+//! up only if it went on without this node, or for one of the same bootstrap that has more rounds. Two that were bootstrapped apart
+//! and decided rounds stay apart, whoever may decide: nobody's training is thrown away unasked, and both sides say so by name.
 
 use super::{DECISION_WAIT, Effect, Membership};
 use crate::coordinator::GivesUp;
@@ -104,7 +103,7 @@ impl Membership {
     /// person has to know.
     fn tell_of_another_cluster(&mut self, ours: &Standing, theirs: &Standing, header: &Header, out: &mut Outbox<Effect>) {
         let apart = ours.lineage != theirs.lineage && ours.round > Round::FOUNDING && theirs.round > Round::FOUNDING;
-        if apart && !self.may_heal(ours, theirs) && self.life.is_another_cluster(theirs.lineage) {
+        if apart && !Self::may_heal(ours, theirs) && self.life.is_another_cluster(theirs.lineage) {
             out.push(Effect::OtherCluster { node: header.sender, lineage: theirs.lineage, round: theirs.round });
         }
     }
@@ -125,13 +124,14 @@ impl Membership {
         }
         // What their last round made of ours may be on its way here.
         let follows = !without_me && theirs.round == ours.round.next();
-        !follows && !self.is_late(ours, theirs) && self.may_heal(ours, theirs) && is_preferred(theirs, ours)
+        !follows && !self.is_late(ours, theirs) && Self::may_heal(ours, theirs) && is_preferred(theirs, ours)
     }
 
-    /// Whether one of two decided histories gives way to the other: among survivors, and if both come from one founding. Ids say
-    /// nothing of that: a node may have been started again and joined what was founded apart.
-    fn may_heal(&self, ours: &Standing, theirs: &Standing) -> bool {
-        self.settings.survivors || ours.lineage.is_akin(theirs.lineage)
+    /// Whether one of two decided histories gives way to the other: if both come from one bootstrap. Ids say nothing of that: a node may
+    /// have been started again and joined what was bootstrapped apart. Two bootstraps never become one by themselves, whoever may
+    /// decide: fresh weights must not take the place of what was trained.
+    fn may_heal(ours: &Standing, theirs: &Standing) -> bool {
+        ours.lineage.is_akin(theirs.lineage)
     }
 
     /// Whether the other stands where this node stood before its last round: that round may be on its way there.
@@ -146,7 +146,7 @@ impl Membership {
             return lacks && ours.round > theirs.round;
         }
         // As long as two sides disagree on who gives way, they go on telling each other.
-        (theirs.round == Round::FOUNDING || self.may_heal(ours, theirs)) && is_preferred(ours, theirs)
+        (theirs.round == Round::FOUNDING || Self::may_heal(ours, theirs)) && is_preferred(ours, theirs)
     }
 
     /// Whether a member of our view stands in another history, so that ours is as good as without it.

@@ -21,7 +21,6 @@ pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
         max_nodes: 4,
         join: false,
         lineage: None,
-        survivors: false,
         refuses: None,
         shared,
         addresses_may_be_stale,

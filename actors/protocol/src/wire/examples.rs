@@ -93,7 +93,7 @@ pub(super) fn outcome(kind: RoundKind) -> Outcome {
         order,
         origin: origin(),
         waiting: vec![NodeId(9)],
-        retained: vec![voter()],
+        retained: vec![retained()],
         leader: NodeId(5),
     }
 }
@@ -103,6 +103,12 @@ fn origin() -> Origin {
 }
 
 /// A voter that is no member.
+pub(super) fn retained() -> Member {
+    let address = std::net::SocketAddr::from(([10, 0, 0, 7], 7400));
+    Member { id: NodeId(7), incarnation: Incarnation(3), address, devices: 1 }
+}
+
+/// One that votes in a fork.
 pub(super) fn voter() -> Voter {
     Voter { node: NodeId(7), incarnation: Incarnation(3) }
 }
@@ -110,7 +116,9 @@ pub(super) fn voter() -> Voter {
 /// Of two resumptions, after 40 rounds and a lost shard.
 const ORIGIN: &str = "0200000028000000000000000100000000000000";
 /// Who waits to vote, who votes and is no member, who leads.
-const VOTERS: &str = "010000000000000009000000000000000100000000000000070000000000000003000000000000000500000000000000";
+const VOTERS: &str = "\
+0100000000000000090000000000000001000000000000000700000000000000030000000000000000000000\
+0a000007e81c01000500000000000000";
 /// Shards 3 and 511.
 const ABSENT: &str = "020000000000000003000000ff010000";
 

@@ -20,7 +20,7 @@ use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::gossip_peer::{self, Waits};
 use slowmo_protocol::ident::{ClusterId, NodeId};
 use slowmo_protocol::machine::Identity;
-use slowmo_protocol::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
+use slowmo_protocol::policy::{OnMomentumLoss, OnQuorumLoss};
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::topology::Rate;
 use slowmo_protocol::trace::Start;
@@ -115,7 +115,6 @@ fn members_settings(identity: Identity, address: SocketAddr, founds: bool, confi
         max_nodes: slowmo_protocol::view::MEMBERS_MAX,
         join: !founds,
         lineage: None,
-        survivors: config.quorum == Quorum::Survivors,
         refuses: None,
         shared: "simulated = 1".to_owned(),
         addresses_may_be_stale: true,

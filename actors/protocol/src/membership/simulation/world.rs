@@ -103,7 +103,7 @@ impl World {
     pub fn start(&mut self, start: Start) -> usize {
         let (index, incarnation) = (self.processes.len(), Incarnation(self.processes.len() as u64 + 1));
         let address = SocketAddr::from(([127, 0, 0, 1], start.port.unwrap_or(7000 + index as u16)));
-        let Common { min_nodes, max_nodes, survivors, connect_timeout } = self.common;
+        let Common { min_nodes, max_nodes, connect_timeout, .. } = self.common;
         let machine = Membership::new(Settings {
             identity: crate::machine::Identity { cluster: super::CLUSTER, node: start.id, incarnation },
             address,
@@ -112,7 +112,6 @@ impl World {
             max_nodes,
             join: start.join,
             lineage: start.lineage,
-            survivors,
             refuses: start.refuses,
             shared: start.shared,
             addresses_may_be_stale: true,

@@ -10,7 +10,7 @@ use crate::shards::SHARDS_MAX;
 use crate::topology::{RATES_MAX, Rate};
 use crate::view::{MEMBERS_MAX, Member};
 use crate::wire::datagram::tests::packet;
-use crate::wire::examples::{contributed, draft, frame, header, outcome, progress, standing, view, voter};
+use crate::wire::examples::{contributed, draft, frame, header, outcome, progress, retained, standing, view, voter};
 use crate::wire::hostile::{Decoder, MEMBER, SEAT, Wire, decodes, found_with, large_view};
 use crate::wire::*;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ fn the_largest_messages_fit_a_control_frame() {
     (largest.view, largest.samples) = (view.clone(), Some(large_progress()));
     largest.order.clone_from(&everybody);
     largest.waiting.clone_from(&everybody);
-    largest.retained = vec![voter(); VOTERS_KEPT];
+    largest.retained = vec![retained(); VOTERS_KEPT];
     let rates = vec![Rate { to: NodeId(5), kilobytes: u32::MAX }; RATES_MAX];
     let contributed = Contributed { samples: Some(large_progress()), rates, ..contributed() };
     let standing = Standing { view: view.clone(), alive: everybody, ..standing() };
