@@ -5,11 +5,18 @@
 
 use crate::check::{Limit, Report, Search, Until, check};
 use stateright::{Model, Property};
+use std::time::Duration;
 
+/// After which a space is left.
+const LONGEST: Duration = Duration::from_secs(240);
 /// Passes after which a run without faults must have come to rest.
 const PASSES: usize = 60;
 /// More histories than the faults of any space can cause; beyond them a space is not explored.
 const MOST_HISTORIES: usize = 12;
+/// How often a round is tried again; what comes of more is not explored.
+const MOST_ATTEMPTS: u8 = 1;
+/// The last round that is explored.
+const MOST_ROUNDS: u8 = 2;
 /// Empty processes that found a run.
 const FOUNDERS: usize = 2;
 
@@ -39,7 +46,7 @@ pub enum Planted {
     RankGrows,
     /// Runs of different bootstraps merge as histories of one do.
     MergesAcrossBootstraps,
-    /// A fork starts from an undecided outcome only if one of the group voted for it.
+    /// A fork starts from an undecided outcome only if one of the group voted for it, and else makes the round anew.
     ForksFromVotedOnly,
     /// A joiner counts before it holds the data.
     AdmittedUnready,
@@ -72,8 +79,7 @@ impl Planted {
             Self::DropsBeforeAdmitted | Self::ForksFromVotedOnly | Self::AdmittedUnready | Self::TwoForks | Self::ForgetsOnReturn => {
                 MEMBERS_HOLD
             }
-            Self::ForksDoNotCount => TRUNK_STAYS,
-            Self::RankGrows | Self::NoOrder => ONE_ORDER,
+            Self::ForksDoNotCount | Self::RankGrows | Self::NoOrder => TRUNK_STAYS,
             Self::MergesAcrossBootstraps => FRESH_NEVER_ABSORBS,
         }
     }
@@ -82,10 +88,11 @@ impl Planted {
     #[must_use]
     pub fn space(self) -> Space {
         let space = match self {
-            Self::RankGrows | Self::NoOrder => THREE_CUT_TWICE,
+            Self::DropsBeforeAdmitted => CRASH_AND_CUT,
             Self::MergesAcrossBootstraps => RESTARTED_APART,
-            Self::ForksFromVotedOnly | Self::TwoForks => THREE_ALL,
-            _ => THREE,
+            Self::ForksFromVotedOnly => TRAIN,
+            Self::TwoForks | Self::AdmittedUnready | Self::ForgetsOnReturn => ALL,
+            Self::ForksDoNotCount | Self::RankGrows | Self::NoOrder => CUT,
         };
         Space { planted: Some(self), ..space }
     }
@@ -112,24 +119,29 @@ pub struct Space {
     pub planted: Option<Planted>,
 }
 
-/// Three nodes, one is killed and started again, one cut.
-pub const THREE: Space =
-    Space { name: "three, a restart, a cut", nodes: 3, kills: 1, restarts: 1, cuts: 1, rounds: 0, histories: 3, planted: None };
-/// Three nodes, a round beside those that admit somebody, and a cut.
-pub const THREE_TRAIN: Space = Space { name: "three, a cut, a round", kills: 0, restarts: 0, rounds: 1, ..THREE };
+/// Three nodes and a cut.
+pub const CUT: Space = Space { name: "three, a cut", nodes: 3, kills: 0, restarts: 0, cuts: 1, rounds: 0, histories: 3, planted: None };
+/// Three nodes, one is killed, no cut.
+pub const CRASH: Space = Space { name: "three, a restart, a round, no cut", kills: 1, restarts: 1, cuts: 0, rounds: 1, ..CUT };
+/// Three nodes, one is killed, one cut, two histories.
+pub const CRASH_AND_CUT: Space = Space { name: "three, a crash, a cut, two histories", kills: 1, histories: 2, ..CUT };
+/// As before, and three histories: both sides may fork.
+pub const FORKS_APART: Space = Space { name: "three, a crash, a cut, three histories", histories: 3, ..CRASH_AND_CUT };
+/// Three nodes, two of them killed and started again, and a cut.
+pub const RESTARTED_APART: Space = Space { name: "three, two restart apart, two histories", kills: 2, restarts: 2, histories: 2, ..CUT };
+/// Three nodes, a cut and a round.
+pub const TRAIN: Space = Space { name: "three, a cut, a round", rounds: 1, ..CUT };
 /// Three nodes, a crash, a cut and a round.
-pub const THREE_ALL: Space = Space { name: "three, a crash, a cut, a round", kills: 1, ..THREE_TRAIN };
-/// Three nodes, two of them killed and started again, possibly apart from the third.
-pub const RESTARTED_APART: Space = Space { name: "three, two restart apart", kills: 2, restarts: 2, ..THREE };
+pub const ALL: Space = Space { name: "three, a restart, a cut, a round", kills: 1, restarts: 1, ..TRAIN };
 /// Three nodes and two cuts.
-pub const THREE_CUT_TWICE: Space = Space { name: "three, two cuts", kills: 0, restarts: 0, cuts: 2, ..THREE };
+pub const CUT_TWICE: Space = Space { name: "three, two cuts", cuts: 2, ..CUT };
 /// Four nodes and a cut.
-pub const FOUR: Space = Space { name: "four, a cut", nodes: 4, kills: 0, restarts: 0, ..THREE };
+pub const FOUR: Space = Space { name: "four, a cut", nodes: 4, ..CUT };
 
-/// Spaces explored in every run.
-pub const SHORT: [Space; 2] = [THREE, THREE_TRAIN];
-/// Wider spaces.
-pub const LONG: [Space; 4] = [THREE_CUT_TWICE, FOUR, RESTARTED_APART, THREE_ALL];
+/// Spaces explored in every run, whole.
+pub const SHORT: [Space; 3] = [CUT, CRASH_AND_CUT, FORKS_APART];
+/// Wider spaces, some of them too wide to be explored whole.
+pub const LONG: [Space; 6] = [CRASH, RESTARTED_APART, TRAIN, CUT_TWICE, FOUR, ALL];
 
 /// Runs the spaces of this model, the wide ones too if `long`.
 #[must_use]
@@ -141,7 +153,7 @@ pub fn run(long: bool) -> Vec<Report> {
 /// Explores one space.
 #[must_use]
 pub fn explore(space: Space) -> Report {
-    check(&Search::new(space.name), |limit| Histories { space, limit })
+    check(&Search { time: LONGEST, ..Search::new(space.name) }, |limit| Histories { space, limit })
 }
 
 /// Explores until the planted bug is found.
@@ -358,7 +370,7 @@ impl Histories {
     /// Greater wins. Strict, because no two histories share a slot.
     fn rank(&self, state: &State, number: u8) -> (u8, u8, u8, u8, u8) {
         let history = state.history(number);
-        let forks = if self.planted(Planted::ForksDoNotCount) { 0 } else { history.forks };
+        let forks = if self.planted(Planted::ForksDoNotCount) || self.planted(Planted::RankGrows) { 0 } else { history.forks };
         let contributions = if self.planted(Planted::RankGrows) { history.newest.contributions } else { history.contributions };
         (u8::MAX - forks, contributions, history.first_round, u8::MAX - history.leader, u8::MAX - number)
     }
@@ -512,7 +524,7 @@ impl Histories {
         }
         let mut next = state.clone();
         let mut kept: Vec<Pending> = node.pending.iter().copied().filter(|pending| pending.outcome != outcome).collect();
-        kept.retain(|pending| !self.replaces(state, outcome, pending.outcome));
+        kept.retain(|pending| !self.replaces(state, outcome, pending.outcome) && !self.planted(Planted::ForksFromVotedOnly));
         next.nodes[usize::from(id)].pending = kept;
         next.nodes[usize::from(id)].held = Some(outcome);
         let line = state.line(number);
@@ -524,7 +536,8 @@ impl Histories {
         if let Some(before) = node.held {
             next.gave_up |= !self.replaces(state, outcome, before);
             next.absorbed |= state.history(before.history).bootstrap != history.bootstrap;
-            if !line.contains(&before.history) {
+            // A fork may descend from a history that the node had gone over to in between; only a merge says who won.
+            if !line.contains(&before.history) && history.group & bit(id) == 0 {
                 next.won[usize::from(number)] |= 1 << before.history;
             }
         }
@@ -783,6 +796,9 @@ impl Model for Histories {
     }
 
     fn within_boundary(&self, state: &State) -> bool {
-        state.histories.len() <= self.space.histories && self.limit.allows()
+        let few_attempts =
+            state.histories.iter().filter_map(|history| history.attempt).all(|attempt| attempt.outcome.attempt <= MOST_ATTEMPTS);
+        let few_rounds = state.histories.iter().all(|history| history.newest.round <= MOST_ROUNDS);
+        state.histories.len() <= self.space.histories && few_attempts && few_rounds && self.limit.allows()
     }
 }
