@@ -38,12 +38,18 @@ impl Trace {
             members,
             epoch: Epoch(1),
             next: next.to_vec(),
+            waiting: Vec::new(),
+            retained: Vec::new(),
+            leader: next[0].node,
             absent: Vec::new(),
             momentum_lost: 0,
         };
         for (index, start) in next.iter().enumerate() {
             let (decided, holds) = (Box::new(decided.clone()), Vec::new());
-            self.at(ms + index as u64, Event::Applied { start: *start, decided, digest: 1, values: Vec::new(), holds, drained: false });
+            self.at(
+                ms + index as u64,
+                Event::Applied { start: *start, decided, digest: 1, values: Vec::new(), holds, drained: false, votes: None },
+            );
         }
         self
     }
