@@ -2,9 +2,11 @@
 
 use crate::support::{RATE, bits, descend, mean, noisy, uneven};
 use slowmo::{Inspection, StepReport};
-use slowmo_protocol::coordinator::{Outcome, RoundKind};
-use slowmo_protocol::ident::ShardId;
+use slowmo_protocol::coordinator::{Base, Outcome, RoundKind};
+use slowmo_protocol::ident::{ShardId, Term};
 use slowmo_protocol::shards::{Layout, ShardMap};
+use slowmo_protocol::view::View;
+use slowmo_protocol::wire::{Header, Message};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Parameters of the model: seven shards.
@@ -20,6 +22,10 @@ const ROUGHLY: f32 = 0.03;
 #[derive(Default)]
 pub struct Book {
     outcomes: BTreeMap<u64, Outcome>,
+    /// The view of the bootstrap.
+    founding: Option<View>,
+    /// What each attempt makes, by round, term and number.
+    attempts: BTreeMap<(u64, Term, u32), Outcome>,
     /// Who had which parameters after which round.
     parameters: Vec<(u64, u64, Vec<f32>)>,
     /// Who held which anchor and momentum after which round.
@@ -36,6 +42,28 @@ struct Decided {
 }
 
 impl Book {
+    /// Takes in a control frame: most decisions travel as references to attempts, and those as changes of the view.
+    pub fn overhear(&mut self, who: u64, header: &Header, message: &Message) {
+        let attempt = (header.round.0, header.term, header.attempt);
+        match message {
+            Message::Found { view, .. } => self.founding = Some(view.clone()),
+            Message::Attempt(draft) | Message::Admit { draft, .. } => {
+                let before = header.round.0.checked_sub(1).and_then(|before| self.outcomes.get(&before));
+                let view = before.map(|before| &before.view).or(self.founding.as_ref());
+                let order = before.map_or(&[][..], |before| &before.order);
+                let proposal = view.and_then(|view| draft.resolve(Base { round: header.round, view, order }));
+                self.attempts.extend(proposal.map(|proposal| (attempt, proposal.outcome)));
+            }
+            Message::Decide { entry: Some(outcome), .. } => self.decide(who, outcome),
+            Message::Decide { entry: None, .. } => {
+                if let Some(outcome) = self.attempts.get(&attempt).cloned() {
+                    self.decide(who, &outcome);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Takes in an outcome that somebody decided or applied.
     pub fn decide(&mut self, who: u64, outcome: &Outcome) {
         let known = self.outcomes.entry(outcome.round.0).or_insert_with(|| outcome.clone());

@@ -64,13 +64,12 @@ impl Shared {
 
     /// What a node is about to send.
     pub(super) fn judge(&self, node: u64, sending: Sending<'_>) -> Fate {
-        let Some((round, kind)) = classify(sending) else { return Fate::Sends };
         let mut state = self.state();
-        if let Sending::Control(Frame::V1 { message, .. }) = sending
-            && let Message::Decide { entry: Some(outcome), .. } = &**message
-        {
-            state.book.decide(node, outcome);
+        if let Sending::Control(Frame::V1 { header, message }) = sending {
+            state.book.overhear(node, header, message);
         }
+        let Some((round, kind)) = classify(sending) else { return Fate::Sends };
+
         *state.sent.entry((node, round.0, kind)).or_default() += 1;
         let mut act = None;
         for armed in state.traps.iter_mut().filter(|armed| !armed.sprung && armed.trap.node == node) {
