@@ -55,6 +55,7 @@ impl Processes {
             ("beta", BETA.to_string()),
             ("replicas", (self.ids.len() - 1).to_string()),
             ("quorum", self.quorum.to_owned()),
+            ("on_quorum_loss", "fork".to_owned()),
             ("connect_timeout_ms", PATIENCE_MS.to_string()),
             ("round_timeout_ms", PATIENCE_MS.to_string()),
         ]
@@ -232,11 +233,11 @@ fn assert_waits_for_all(ids: &'static [u64], survivor: u64, says: &[&str]) {
 
 #[test]
 fn half_of_the_nodes_without_the_lowest_id_wait_for_the_other_half() {
-    let says = ["1 of 2 members live (node 7)", "no quorum", "Bring back node 4", "quorum = survivors"];
+    let says = ["1 of 2 voters live (node 7)", "no quorum", "Bring back node 4", "quorum = survivors"];
     assert_waits_for_all(&[4, 7], 7, &says);
 }
 
 #[test]
 fn the_last_of_three_waits_for_both_others() {
-    assert_waits_for_all(&[4, 5, 7], 7, &["1 of 3 members live (node 7)", "no quorum", "restarted under their ids"]);
+    assert_waits_for_all(&[4, 5, 7], 7, &["1 of 3 voters live (node 7)", "no quorum", "on_quorum_loss = fork"]);
 }

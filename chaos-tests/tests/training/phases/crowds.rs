@@ -4,7 +4,7 @@ use super::book::TAU;
 use super::drill::{Drill, config, each, points};
 use super::points::{Act, Kind, Point, Stream, Trap};
 use slowmo::Config;
-use slowmo_protocol::policy::Quorum;
+use slowmo_protocol::policy::{OnQuorumLoss, Quorum};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
@@ -64,7 +64,7 @@ fn the_last_of_four_goes_on_also_where_the_others_take_momentum_along() {
 #[test]
 fn the_last_of_three_waits_for_a_quorum_and_goes_on_when_the_others_return() {
     let ids = [2, 5, 8];
-    let config = config(ids.len(), 2);
+    let config = Config { on_quorum_loss: OnQuorumLoss::Fork, ..config(ids.len(), 2) };
     for survivor in [2, 8] {
         each(&all_but(survivor, &ids, &config), |case| {
             let drill = Drill::new(&ids, &[], config.clone(), &[case.trap()]);

@@ -99,6 +99,12 @@ impl Coordinator {
         }
         self.discard_where(|_| true, out);
         self.go_on_outside(Decided { outcome: entry, place: header.place() }, now, out);
+        if self.is_voter() {
+            // What its leader asked meanwhile was of a round that this node did not know.
+            let leader = self.history.as_ref().map(|history| history.leader);
+            let asked: BTreeSet<NodeId> = leader.into_iter().chain([header.sender]).collect();
+            self.broadcast(asked, &Message::Learn, out);
+        }
     }
 
     /// Applies a decided outcome; `true` if the next round began.
