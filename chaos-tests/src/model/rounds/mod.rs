@@ -82,6 +82,8 @@ pub struct Setup {
     pub ends_known: bool,
     /// Verdicts on nodes that live, at most; each may be taken back at any time.
     pub wrong_verdicts: u8,
+    /// Who may be wrong about whom; empty: everybody about everybody.
+    pub doubts: &'static [(NodeId, NodeId)],
     /// Connections that break, at most.
     pub breaks: u8,
     /// Whether training threads may be late; otherwise each contributes as soon as the round begins.
@@ -113,6 +115,7 @@ impl Setup {
             crashes: 0,
             ends_known: false,
             wrong_verdicts: 0,
+            doubts: &[],
             breaks: 0,
             late: false,
             planted: None,
@@ -233,7 +236,9 @@ impl Cluster {
         for other in state.nodes.iter().filter(|other| other.id() != id && node.watches(other)) {
             let told = node.lost.contains(&(other.id(), node.start_of(other)));
             let lives = node.knows_start_of(other) && other.lives();
-            if !told && (!lives || state.wrong_verdicts < self.setup.wrong_verdicts) {
+            let doubted = self.setup.doubts.is_empty() || self.setup.doubts.contains(&(id, other.id()));
+            let may_be_wrong = doubted && state.wrong_verdicts < self.setup.wrong_verdicts;
+            if !told && (!lives || may_be_wrong) {
                 steps.push(Step::Lost(id, other.id()));
             }
             if told && lives {

@@ -2,7 +2,7 @@
 
 use super::shell::{Facts, Node};
 use super::watch::{Violation, Watch};
-use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::ident::{NodeId, Round};
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{Header, Message};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -137,6 +137,18 @@ pub struct State {
 }
 
 impl State {
+    /// Whether a node has applied a round.
+    #[must_use]
+    pub fn has_applied(&self, id: NodeId, round: Round) -> bool {
+        self.node(id).is_some_and(|node| node.applied >= round)
+    }
+
+    /// What is wrong, if anything is.
+    #[must_use]
+    pub fn violation(&self) -> Option<Violation> {
+        self.violation
+    }
+
     pub(super) fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes.iter().find(|node| node.id() == id).map(|node| &**node)
     }
