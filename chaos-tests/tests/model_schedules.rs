@@ -126,3 +126,75 @@ fn who_takes_over_finishes_an_entry_whose_data_it_does_not_hold() {
     run.is_right();
     assert!(run.applied(1) && !run.applied(2));
 }
+
+/// What a bug leads to, after the same schedule went well without it.
+fn found(schedule: impl Fn(Option<Planted>) -> Run, bug: fn()) -> Option<Violation> {
+    schedule(None).is_right();
+    let violation = schedule(Some(Planted::Machine(bug))).state.violation();
+    plant(None);
+    violation
+}
+
+/// All three are ready for the first attempt; 1 asks for votes, and only it has voted. 2 takes 1 for dead, and asks for promises.
+fn until_one_voted(planted: Option<Planted>) -> Run {
+    let mut run = Run::new(planted);
+    for other in [2, 3] {
+        run.deliver(other, 1);
+        run.deliver(1, other);
+    }
+    for node in [1, 2, 3] {
+        run.hold(node);
+    }
+    run.deliver(2, 1);
+    run.deliver(3, 1);
+    run.lose(2, 1);
+    run.deliver(2, 1);
+    run
+}
+
+/// 1 takes over in its turn, with the promise of 3.
+fn one_takes_over(run: &mut Run) {
+    run.lose(1, 2);
+    run.deliver(1, 3);
+    run.deliver(3, 1);
+}
+
+/// 2 opens its term with the promise of 3, and both drop the entry that 1 voted for. 1 takes over with 3: that entry is void.
+fn voided(planted: Option<Planted>) -> Run {
+    let mut run = until_one_voted(planted);
+    for _ in 0..2 {
+        run.deliver(2, 3);
+        run.deliver(3, 2);
+    }
+    run.deliver(2, 3);
+    one_takes_over(&mut run);
+    run.go_on(1, 3);
+    run
+}
+
+/// 2 is about to open its term with the promise of 3. Before 3 hears that, 1 takes over with it and is bound to its entry: 3 must not
+/// acknowledge the lower term any more, as 2 would drop the data.
+fn opened_too_late(planted: Option<Planted>) -> Run {
+    let mut run = until_one_voted(planted);
+    run.deliver(2, 3);
+    run.deliver(3, 2);
+    one_takes_over(&mut run);
+    run.deliver(2, 3);
+    run.deliver(3, 2);
+    run.go_on(1, 3);
+    run
+}
+
+#[test]
+fn what_is_void_is_finished_by_nobody() {
+    let untold = found(voided, || plant(Some(Bug::FloorUntold)));
+    assert_eq!(untold, Some(Violation::MemberWithoutData), "floor untold");
+    let ignored = found(voided, || plant(Some(Bug::VoidIgnored)));
+    assert_eq!(ignored, Some(Violation::MemberWithoutData), "void ignored");
+}
+
+#[test]
+fn a_voter_acknowledges_no_term_below_its_promise() {
+    let found = found(opened_too_late, || plant(Some(Bug::OpenedBelowPromise)));
+    assert_eq!(found, Some(Violation::MemberWithoutData));
+}
