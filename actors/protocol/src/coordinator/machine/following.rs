@@ -43,7 +43,7 @@ impl Coordinator {
             return;
         }
         if let Message::Admit { parent, draft } = message {
-            return self.admitted(&header, parent, &draft);
+            return self.admitted(&header, parent, &draft, out);
         }
         if self.history.is_none() {
             // The view is still on its way here; or this node has left, and others do not know with which entry.
@@ -334,7 +334,7 @@ impl Coordinator {
     }
 
     /// A node that is no member follows the round that admits it.
-    fn admitted(&mut self, header: &Header, parent: Outcome, draft: &Draft) {
+    fn admitted(&mut self, header: &Header, parent: Outcome, draft: &Draft, out: &mut Outbox<Effect>) {
         if header.sender != header.term.node || header.round != parent.round.next() || header.lineage != draft.lineage {
             return;
         }
@@ -354,10 +354,10 @@ impl Coordinator {
         if !(admits && asked) {
             return;
         }
-        self.admit(header, history, proposal);
+        self.admit(header, history, proposal, out);
     }
 
-    fn admit(&mut self, header: &Header, history: History, proposal: Proposal) {
+    fn admit(&mut self, header: &Header, history: History, proposal: Proposal, out: &mut Outbox<Effect>) {
         let known = self.history.as_ref().map(|known| (known.member, known.lineage, known.round));
         match known {
             // The others count on a member.
@@ -365,6 +365,7 @@ impl Coordinator {
             Some((false, lineage, round)) if lineage == history.lineage && round > history.round => return,
             Some((false, lineage, round)) if lineage == history.lineage && round == history.round => {}
             _ => {
+                self.discard_where(|_| true, out);
                 self.deciding = Some(super::deciding::Deciding::new(history.first_term()));
                 self.history = Some(history);
                 self.timers.end_round();
@@ -375,9 +376,7 @@ impl Coordinator {
             return;
         }
         deciding.highest = deciding.highest.max(header.term);
-        let mut unused = Outbox::default();
-        self.take_proposal(header.term, header.attempt, proposal, &mut unused);
-        debug_assert!(unused.take().is_empty());
+        self.take_proposal(header.term, header.attempt, proposal, out);
     }
 }
 
