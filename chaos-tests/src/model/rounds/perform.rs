@@ -311,9 +311,8 @@ impl Stage<'_> {
             }
             Effect::Apply { attempt, outcome, drained, .. } => {
                 let used = self.node.movements.iter().find(|movement| movement.plan.attempt == attempt);
-                let made = |movement: &Movement| {
-                    movement.published.as_ref().is_some_and(|(_, of)| of.is_none()) || movement.makes(&outcome)
-                };
+                let made =
+                    |movement: &Movement| movement.published.as_ref().is_some_and(|(_, of)| of.is_none()) || movement.makes(&outcome);
                 let held = used.is_some_and(|movement| movement.held && made(movement));
                 self.node.movements.clear();
                 self.state.check_applied(&self.node, &outcome, held);
