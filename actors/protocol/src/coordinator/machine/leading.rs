@@ -427,6 +427,10 @@ impl Coordinator {
                 if opens {
                     self.send(node, Message::Open, out);
                 }
+                // Who keeps as many attempts as it may is ready for no other one before it hears this.
+                if deciding.closed && history.view.contains(node) {
+                    self.send(node, Message::Closed, out);
+                }
                 if let Some(proposal) = attempts.proposal.as_ref().filter(|proposal| proposal.receivers().contains(&node)) {
                     self.tell_attempt(node, self.place_of(attempts.term, attempts.number), proposal, out);
                 }
