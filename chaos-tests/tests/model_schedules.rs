@@ -1,7 +1,7 @@
 //! Orders of events that lie too deep for an exhaustive search, step by step through the model of rounds: each must end well.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use slowmo_chaos::model::rounds::Step::{self, Back, Crash, Deliver, Hold, Lost, Tick};
+use slowmo_chaos::model::rounds::Step::{self, Back, Break, Crash, Deliver, Hold, Lost, Tick};
 use slowmo_chaos::model::rounds::{Cluster, Planted, Setup, State, Violation};
 use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::ident::{NodeId, Round};
@@ -16,7 +16,7 @@ struct Run {
 
 impl Run {
     fn new(planted: Option<Planted>) -> Self {
-        let setup = Setup { crashes: 1, wrong_verdicts: 6, counter_max: 3, planted, ..Setup::calm(&[RoundKind::Average]) };
+        let setup = Setup { crashes: 1, wrong_verdicts: 6, breaks: 1, counter_max: 3, planted, ..Setup::calm(&[RoundKind::Average]) };
         let model = Cluster::new(setup);
         let state = model.init_states().remove(0);
         Self { model, state }
@@ -197,4 +197,33 @@ fn what_is_void_is_finished_by_nobody() {
 fn a_voter_acknowledges_no_term_below_its_promise() {
     let found = found(opened_too_late, || plant(Some(Bug::OpenedBelowPromise)));
     assert_eq!(found, Some(Violation::MemberWithoutData));
+}
+
+/// 3 is ready under the terms of 1 and of 2, and nobody hears it. 1 takes over with 3, whose third attempt waits until a quorum knows
+/// that the newest term is open; 3 does not hear that either, as the connection breaks.
+#[test]
+fn who_keeps_two_attempts_hears_again_that_they_may_go() {
+    let mut run = Run::new(None);
+    for other in [2, 3] {
+        run.deliver(other, 1);
+    }
+    run.deliver(1, 2);
+    run.deliver(1, 3);
+    run.hold(3);
+    run.lose(2, 1);
+    run.deliver(2, 1);
+    run.deliver(2, 3);
+    run.deliver(3, 2);
+    run.deliver(2, 3);
+    run.hold(3);
+    assert_eq!(run.state.kept(NodeId(3)), 2);
+    run.lose(1, 2);
+    for _ in 0..2 {
+        run.deliver(1, 3);
+        run.deliver(3, 1);
+    }
+    run.step(Break(NodeId(1), NodeId(3)));
+    run.go_on(1, 3);
+    run.is_right();
+    assert!(run.applied(1) && run.applied(3));
 }

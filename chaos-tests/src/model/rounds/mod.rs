@@ -122,17 +122,51 @@ impl Setup {
         }
     }
 
+    fn two_members(rounds: &[RoundKind]) -> Self {
+        Self { members: 2, ..Self::calm(rounds) }
+    }
+
     pub(super) fn short() -> Vec<(&'static str, Self)> {
         let slow = RoundKind::Slow;
         let average = RoundKind::Average;
+        let joins = Some(Announced::AtOnce);
+        let two = |rounds: &[RoundKind]| Self::two_members(rounds);
         vec![
             ("3 members, 1 round, 1 crash", Self { crashes: 1, ..Self::calm(&[slow]) }),
-            ("2 members, 1 round, 1 crash, 1 wrong verdict", Self { members: 2, crashes: 1, wrong_verdicts: 1, ..Self::calm(&[average]) }),
+            ("3 members, 2 rounds", Self::calm(&[average, slow])),
+            ("3 members, 1 round, 1 join", Self { joins, ..Self::calm(&[average]) }),
+            ("3 members, 1 round, the leader leaves", Self { leaves: Some((NodeId(1), Announced::AtOnce)), ..Self::calm(&[slow]) }),
+            ("3 members, 1 round, late threads", Self { late: true, ..Self::calm(&[average]) }),
+            ("2 members, 1 round, 1 crash, 1 wrong verdict", Self { crashes: 1, wrong_verdicts: 1, ..two(&[average]) }),
+            ("2 members, 1 round, 1 crash, 1 join", Self { crashes: 1, joins, ..two(&[average]) }),
+            ("2 members, 1 round, 1 crash that is known, 1 join", Self { crashes: 1, ends_known: true, joins, ..two(&[slow]) }),
+            ("2 members, 2 rounds, 1 crash, 1 restart", Self { crashes: 1, restarts: true, ..two(&[average, slow]) }),
+            ("2 members, 1 round, 1 connection breaks, 1 join", Self { breaks: 1, joins, ..two(&[average]) }),
         ]
     }
 
     pub(super) fn long() -> Vec<(&'static str, Self)> {
-        vec![]
+        const DOUBT: [(NodeId, NodeId); 1] = [(NodeId(2), NodeId(1))];
+        let slow = RoundKind::Slow;
+        let average = RoundKind::Average;
+        let joins = Some(Announced::AtOnce);
+        let joins_whenever = Some(Announced::Whenever);
+        let leaves = Some((NodeId(3), Announced::Whenever));
+        let two = |rounds: &[RoundKind]| Self::two_members(rounds);
+        vec![
+            ("2 members, 1 round, 1 wrong verdict, 1 join", Self { wrong_verdicts: 1, joins, ..two(&[average]) }),
+            ("2 members, 2 rounds, a join whenever", Self { joins: joins_whenever, ..two(&[average, slow]) }),
+            ("3 members, 1 round, 1 connection breaks", Self { breaks: 1, ..Self::calm(&[average]) }),
+            ("3 members, 1 round, 1 wrong verdict on the leader", Self { wrong_verdicts: 1, doubts: &DOUBT, ..Self::calm(&[average]) }),
+            ("3 members, 1 round, 1 wrong verdict", Self { wrong_verdicts: 1, ..Self::calm(&[average]) }),
+            ("3 members, 1 round, 1 crash, 3 terms of each", Self { crashes: 1, counter_max: 2, ..Self::calm(&[slow]) }),
+            ("3 members, 2 rounds, 1 crash", Self { crashes: 1, ..Self::calm(&[slow, average]) }),
+            ("3 members, 1 round, 1 crash, 1 join", Self { crashes: 1, joins, ..Self::calm(&[average]) }),
+            ("3 members, 2 rounds, 1 crash, 1 restart", Self { crashes: 1, restarts: true, ..Self::calm(&[average, slow]) }),
+            ("3 members, 1 round, 1 crash, one leaves", Self { crashes: 1, leaves, ..Self::calm(&[average]) }),
+            ("3 members, 1 round, 1 crash, late threads", Self { crashes: 1, late: true, ..Self::calm(&[average]) }),
+            ("4 members, 1 round, 1 crash", Self { members: 4, crashes: 1, ..Self::calm(&[average]) }),
+        ]
     }
 
     /// What all expect of a round.

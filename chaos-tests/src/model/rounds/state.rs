@@ -143,6 +143,12 @@ impl State {
         self.node(id).is_some_and(|node| node.applied >= round)
     }
 
+    /// How many attempts' data a node keeps with which it said that it is ready.
+    #[must_use]
+    pub fn kept(&self, id: NodeId) -> usize {
+        self.node(id).map_or(0, |node| node.movements.iter().filter(|movement| movement.ready).count())
+    }
+
     /// What is wrong, if anything is.
     #[must_use]
     pub fn violation(&self) -> Option<Violation> {

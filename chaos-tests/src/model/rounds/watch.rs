@@ -359,6 +359,15 @@ pub(super) fn possibilities(setup: &Setup) -> Vec<Property<Cluster>> {
     if setup.crashes > 0 {
         all.extend(possibilities_of_crashes());
     }
+    // Of two voters only the tie-breaker is a quorum with whom it may lead.
+    if setup.crashes > 0 && setup.members > 2 {
+        all.extend(possibilities_of_take_overs());
+    }
+    if setup.crashes > 0 && !setup.ends_known {
+        all.push(Property::sometimes("a voter that is no member is kept", |_, state: &State| {
+            is_decided(state, |decided| !decided.outcome.retained.is_empty())
+        }));
+    }
     if setup.crashes + setup.wrong_verdicts + setup.breaks > 0 {
         all.push(Property::sometimes("a second attempt of a term", |_, state: &State| {
             state.watch.attempts.keys().any(|attempt| state.watch.attempts_of(attempt.round, attempt.term).count() > 1)
@@ -389,7 +398,7 @@ pub(super) fn possibilities(setup: &Setup) -> Vec<Property<Cluster>> {
     all
 }
 
-fn possibilities_of_crashes() -> [Property<Cluster>; 5] {
+fn possibilities_of_take_overs() -> [Property<Cluster>; 2] {
     [
         Property::sometimes("a take-over finishes an entry of an earlier term", |_, state: &State| {
             let finishes = |(round, term): &(Round, Term)| term.counter > 0 && state.watch.attempts_of(*round, *term).next().is_none();
@@ -398,9 +407,11 @@ fn possibilities_of_crashes() -> [Property<Cluster>; 5] {
         Property::sometimes("a take-over attempts the round anew", |_, state: &State| {
             is_decided(state, |decided| decided.term.counter > 0)
         }),
-        Property::sometimes("a voter that is no member is kept", |_, state: &State| {
-            is_decided(state, |decided| !decided.outcome.retained.is_empty())
-        }),
+    ]
+}
+
+fn possibilities_of_crashes() -> [Property<Cluster>; 2] {
+    [
         Property::sometimes("a node that crashed is in the view no more", |_, state: &State| {
             crashed(state).any(|id| is_decided(state, |decided| !decided.outcome.view.contains(id)))
         }),
