@@ -16,6 +16,7 @@ pub mod cluster;
 pub mod conformance;
 pub mod fuzz;
 pub mod invariants;
+pub mod model;
 pub mod processes;
 pub mod sim;
 #[cfg(feature = "virtual-time")]

@@ -34,9 +34,23 @@ pub enum Bug {
     RefoundingUnasked,
     /// Nobody notices that streams were lost with a connection that was made anew.
     LostStreamsUnnoticed,
+    /// A leader makes another attempt after it asked for votes under the same term.
+    AttemptAfterAccept,
+    /// A leader asks for votes while one receiver is not ready.
+    AcceptBeforeReady,
+    /// A node drops the data of earlier terms when it hears of an attempt of a later one.
+    DroppedForLaterAttempt,
+    /// A leader says that a quorum knows its term to be open when only one voter does.
+    ClosedTooEarly,
+    /// A voter acknowledges that a term is open though it promised a higher one.
+    OpenedBelowPromise,
+    /// A voter does not tell which term it knows to have been open.
+    FloorUntold,
+    /// A leader is bound to what was accepted below the floor.
+    VoidIgnored,
 }
 
-/// All of them.
+/// Those that the simulation finds.
 pub const BUGS: [Bug; 15] = [
     Bug::DecideWithoutQuorum,
     Bug::MomentumNotHandedOver,
@@ -53,6 +67,17 @@ pub const BUGS: [Bug; 15] = [
     Bug::UnboundedEscrow,
     Bug::RefoundingUnasked,
     Bug::LostStreamsUnnoticed,
+];
+
+/// Those that need an order of events which the simulation meets too seldom: the model of rounds finds them.
+pub const MODEL_BUGS: [Bug; 7] = [
+    Bug::AttemptAfterAccept,
+    Bug::AcceptBeforeReady,
+    Bug::DroppedForLaterAttempt,
+    Bug::ClosedTooEarly,
+    Bug::OpenedBelowPromise,
+    Bug::FloorUntold,
+    Bug::VoidIgnored,
 ];
 
 #[cfg(feature = "planted")]

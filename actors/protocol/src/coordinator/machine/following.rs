@@ -232,10 +232,11 @@ impl Coordinator {
             return;
         }
         deciding.proposed = Some(Proposed { term, number, proposal });
-        self.discard_where(
-            |movement| movement.attempt().term == term && movement.attempt().number < number && movement.published.is_some(),
-            out,
-        );
+        let earlier = |attempt: Attempt| {
+            let dropped = attempt.term == term && attempt.number < number;
+            dropped || (attempt.term < term && planted::has(Bug::DroppedForLaterAttempt))
+        };
+        self.discard_where(|movement| earlier(movement.attempt()) && movement.published.is_some(), out);
     }
 
     /// Begins the plan that needs no proposal before its leader proposes it: everybody contributes and takes part.

@@ -7,6 +7,7 @@
 
 use super::Coordinator;
 use super::deciding::{Attempts, Lead};
+use super::history::History;
 use super::timers::Timer;
 use crate::coordinator::acceptor::{Promise, bound};
 use crate::coordinator::draft::Draft;
@@ -69,7 +70,23 @@ impl Coordinator {
                 self.drop_attempt_when_hopeless();
                 self.attempt_when_possible(now, out);
             }
-            Lead::Accept { .. } => {}
+            Lead::Accept { .. } => self.attempt_after_accept(now, out),
+        }
+    }
+
+    /// Planted: a leader that asked for votes begins another attempt where one of the members is gone.
+    fn attempt_after_accept(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let is_gone = |history: &History| history.view.members().iter().any(|member| self.is_gone(member));
+        if !planted::has(Bug::AttemptAfterAccept) || !self.history.as_ref().is_some_and(is_gone) {
+            return;
+        }
+        if let Some(deciding) = &mut self.deciding
+            && let Lead::Accept { term, attempt, ready, .. } = &deciding.lead
+            && !ready.is_empty()
+        {
+            let within = Some(ready.clone());
+            deciding.lead = Lead::Attempt(Attempts { number: *attempt, within, ..Attempts::new(*term) });
+            self.attempt_when_possible(now, out);
         }
     }
 
@@ -183,7 +200,7 @@ impl Coordinator {
     fn close_when_opened(&mut self, out: &mut Outbox<Effect>) {
         let Some(deciding) = &self.deciding else { return };
         let Some(term) = deciding.lead.term().filter(|_| !deciding.closed) else { return };
-        if !self.is_quorum(deciding.opened.iter().copied()) {
+        if !self.is_quorum(deciding.opened.iter().copied()) && !planted::has(Bug::ClosedTooEarly) {
             return;
         }
         self.with_deciding(|deciding| deciding.closed = true);
@@ -244,7 +261,7 @@ impl Coordinator {
         if !self.quorum_lives() {
             return;
         }
-        let first = self.history.as_ref().map(super::history::History::first_term);
+        let first = self.history.as_ref().map(History::first_term);
         let untried = attempts.number == 0 && attempts.within.is_none() && Some(attempts.term) == first;
         let (term, number) = (attempts.term, attempts.number);
         if untried && self.is_plain() && !deciding.grace_over {
@@ -335,7 +352,8 @@ impl Coordinator {
         if receivers.contains(&node) {
             attempts.ready.insert(node);
         }
-        if attempts.ready == receivers {
+        let enough = attempts.ready.len() + usize::from(planted::has(Bug::AcceptBeforeReady)) >= receivers.len();
+        if enough {
             let outcome = proposal.outcome.clone();
             self.ask_for_votes(term, number, outcome, receivers, out);
         }
@@ -408,6 +426,10 @@ impl Coordinator {
                 let opens = votes && attempts.term != history.first_term() && !deciding.opened.contains(&node);
                 if opens {
                     self.send(node, Message::Open, out);
+                }
+                // Who keeps as many attempts as it may is ready for no other one before it hears this.
+                if deciding.closed && history.view.contains(node) {
+                    self.send(node, Message::Closed, out);
                 }
                 if let Some(proposal) = attempts.proposal.as_ref().filter(|proposal| proposal.receivers().contains(&node)) {
                     self.tell_attempt(node, self.place_of(attempts.term, attempts.number), proposal, out);

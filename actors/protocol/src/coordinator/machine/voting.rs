@@ -1,11 +1,13 @@
 //! A voter's rules. A vote needs no data: members that leave, stragglers and voters that are no members vote too.
 
 use super::Coordinator;
+use super::history::History;
 use crate::coordinator::acceptor::Promise;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::Outcome;
 use crate::ident::Term;
 use crate::machine::Outbox;
+use crate::planted::{self, Bug};
 use crate::time::Instant;
 use crate::wire::{Header, Message};
 
@@ -41,10 +43,14 @@ impl Coordinator {
         if contributed.is_some() {
             deciding.told.insert(term.node);
         }
-        self.send(term.node, Message::Promise { accepted, floor, contributed }, out);
+        let first = self.history.as_ref().map(History::first_term).filter(|_| planted::has(Bug::FloorUntold));
+        self.send(term.node, Message::Promise { accepted, floor: first.unwrap_or(floor), contributed }, out);
     }
 
     pub(super) fn acknowledge_open(&mut self, header: &Header, now: Instant, out: &mut Outbox<Effect>) {
+        if planted::has(Bug::OpenedBelowPromise) && self.is_voter() {
+            self.send_from(header.place(), header.sender, Message::Opened, out);
+        }
         if !self.raise(header, now, out) {
             return;
         }
