@@ -305,6 +305,9 @@ mod tests {
             samples: None,
             order: Vec::new(),
             origin: Origin::default(),
+            waiting: Vec::new(),
+            retained: Vec::new(),
+            leader: NodeId(members[0].0),
         };
         board.decided(&outcome, None, Span(0));
     }

@@ -25,7 +25,7 @@ const ME: NodeId = NodeId(1);
 const OTHER: NodeId = NodeId(2);
 
 fn place() -> Place {
-    Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(3), term: Term { counter: 1, node: ME } }
+    Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(3), term: Term { counter: 1, node: ME }, attempt: 1 }
 }
 
 fn plan() -> Plan {

@@ -18,7 +18,7 @@ use slowmo_protocol::wire::Bulk;
 use std::sync::Arc;
 
 fn place() -> Place {
-    Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(3), term: Term::default() }
+    Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(3), term: Term::default(), attempt: 0 }
 }
 
 fn assembled(pool: &Arc<Pool>, values: &[f32]) -> Assembled {

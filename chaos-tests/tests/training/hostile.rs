@@ -5,7 +5,7 @@ use slowmo::transport::memory::MemoryHub;
 use slowmo::{Config, Network, Runtime};
 use slowmo_actors::ports::transport::{SendError, Transport, TransportEvent};
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{Origin, Outcome, Proposal, RoundKind, RoundSpec};
+use slowmo_protocol::coordinator::{Draft, Origin, Outcome, RoundKind, RoundSpec, Voter};
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::view::{Member, View};
@@ -30,7 +30,7 @@ fn address(id: u64) -> SocketAddr {
 /// A header of this sender, right in all that a stranger can know or guess.
 fn header(sender: NodeId, round: u64) -> Header {
     let (lineage, term) = (Lineage(1), Term { counter: 1, node: sender });
-    Header { cluster: ClusterId(0), lineage, epoch: Epoch(1), round: Round(round), term, sender, incarnation: Incarnation(1) }
+    Header { cluster: ClusterId(0), lineage, epoch: Epoch(1), round: Round(round), term, attempt: 1, sender, incarnation: Incarnation(1) }
 }
 
 /// A view of the next epoch in which only the stranger is left.
@@ -65,14 +65,38 @@ fn forged() -> Outcome {
         samples: None,
         order: vec![],
         origin: Origin::default(),
+        waiting: vec![],
+        retained: vec![],
+        leader: STRANGER,
+    }
+}
+
+/// The same as an attempt: both members leave, and the stranger joins.
+fn usurping() -> Draft {
+    let Outcome { lineage, spec, leader, origin, .. } = forged();
+    Draft {
+        spec,
+        lineage,
+        absent_members: vec![],
+        silent_members: vec![1],
+        leaving_members: vec![0, 1],
+        joining: usurped().members().to_vec(),
+        waiting: vec![],
+        retained: vec![],
+        leader,
+        absent_shards: vec![],
+        momentum_lost: 0,
+        samples: None,
+        order: None,
+        origin,
     }
 }
 
 /// Every message there is, from somebody who is no member: all well-formed, all wrong.
 fn wrong_messages() -> Vec<Message> {
-    let proposal = |inherited| Proposal { outcome: forged(), participants: vec![STRANGER, NodeId(2)], inherited };
     let contributed = Contributed { spec: RoundSpec { step: Step(99), ..spec() }, samples: None, rates: vec![] };
-    let accepted = Some((header(STRANGER, 1).term, proposal(true)));
+    let term = header(STRANGER, 1).term;
+    let voter = Voter { node: STRANGER, incarnation: Incarnation(1) };
     vec![
         hello(false),
         hello(true),
@@ -83,14 +107,24 @@ fn wrong_messages() -> Vec<Message> {
         Message::Leave { contributes: false },
         Message::Contribute(contributed.clone()),
         Message::Prepare,
-        Message::Promise { accepted: None, refuted: Term::default(), holds: false, contributed: None },
-        Message::Promise { accepted, refuted: Term::default(), holds: true, contributed: Some(contributed) },
-        Message::Propose(proposal(false)),
-        Message::Propose(proposal(true)),
-        Message::Admit { proposal: proposal(true), view: usurped() },
-        Message::Prepared,
-        Message::Decide(forged()),
-        Message::Stale,
+        Message::Promise { accepted: None, floor: Term::default(), contributed: None },
+        Message::Promise { accepted: Some((term, forged())), floor: term, contributed: Some(contributed) },
+        Message::Open,
+        Message::Opened,
+        Message::Closed,
+        Message::Attempt(usurping()),
+        Message::Attempt(Draft { absent_members: vec![9], ..usurping() }),
+        Message::Admit { parent: forged(), draft: usurping() },
+        Message::Ready,
+        Message::Accept(None),
+        Message::Accept(Some(forged())),
+        Message::Accepted,
+        Message::Overtaken,
+        Message::Decide { entry: None, leaves: true },
+        Message::Decide { entry: Some(forged()), leaves: false },
+        Message::Learn,
+        Message::Learned,
+        Message::Fork { lineage: Lineage(2), voters: vec![voter] },
         Message::Broken(NodeId(1)),
         Message::Abandon(RefusalReason::MomentumLost { shards: 3 }),
         Message::GossipMixed { step: Step(1) },

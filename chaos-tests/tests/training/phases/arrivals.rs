@@ -31,7 +31,7 @@ fn phases(late: &[u64], config: &Config, held: u64) -> Vec<(u64, Point)> {
                 .filter(|point| point.kind == Kind::Join && point.nth < FOUNDERS.len())
                 .map(|point| (*id, point)),
         );
-        assert!(phases.contains(&(*id, Point { round: held + 1, kind: Kind::Prepared, nth: 0 })));
+        assert!(phases.contains(&(*id, Point { round: held + 1, kind: Kind::Ready, nth: 0 })));
     }
     assert!(phases.iter().any(|(_, point)| point.kind == Kind::Admit));
     phases

@@ -87,7 +87,7 @@ fn the_leader_dies_and_then_whoever_takes_over() {
     let config = config(ids.len(), 2);
     let values = |stream| Point { round: SLOW, kind: Kind::Values(stream), nth: 1 };
     let firsts = [
-        Point { round: SLOW, kind: Kind::Propose, nth: 2 },
+        Point { round: SLOW, kind: Kind::Attempt, nth: 2 },
         values(Stream::Contribution),
         values(Stream::Parameters),
         Point { round: SLOW, kind: Kind::Decide, nth: 0 },
@@ -98,7 +98,9 @@ fn the_leader_dies_and_then_whoever_takes_over() {
         let drill = Drill::new(&ids, &[], config.clone(), &[Trap::crash(2, first)]);
         drill.until_round(SLOW + 1);
         // Another member also where it answers the one that takes over.
-        let answers = points(&drill, 5, SLOW).into_iter().filter(|point| matches!(point.kind, Kind::Promise | Kind::Prepared));
+        let answers = points(&drill, 5, SLOW)
+            .into_iter()
+            .filter(|point| matches!(point.kind, Kind::Promise | Kind::Opened | Kind::Ready | Kind::Accepted));
         cases.extend(answers.map(|point| (first, 5, point)));
         cases.extend(points(&drill, 3, SLOW).into_iter().map(|point| (first, 3, point)));
     }
@@ -116,7 +118,9 @@ fn the_leader_dies_and_then_whoever_takes_over() {
         sprung[1]
     });
     let kinds = kinds.into_inner().unwrap();
-    for kind in [Kind::Prepare, Kind::Promise, Kind::Propose, Kind::Prepared, Kind::Decide, Kind::Ends(Stream::State)] {
+    let needed =
+        [Kind::Prepare, Kind::Promise, Kind::Open, Kind::Opened, Kind::Attempt, Kind::Ready, Kind::Accept, Kind::Accepted, Kind::Decide];
+    for kind in needed.into_iter().chain([Kind::Ends(Stream::State)]) {
         assert!(kinds.contains(&kind), "{kind:?} is missing in {kinds:?}");
     }
 }

@@ -67,7 +67,7 @@ impl Shared {
         let Some((round, kind)) = classify(sending) else { return Fate::Sends };
         let mut state = self.state();
         if let Sending::Control(Frame::V1 { message, .. }) = sending
-            && let Message::Decide(outcome) = &**message
+            && let Message::Decide { entry: Some(outcome), .. } = &**message
         {
             state.book.decide(node, outcome);
         }

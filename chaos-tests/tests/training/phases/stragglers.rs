@@ -19,7 +19,7 @@ fn phases(straggler: u64, held: u64) -> Vec<(u64, Point)> {
     drill.until_round(held + 2);
     let phases: Vec<_> = IDS.into_iter().flat_map(|id| points(&drill, id, held + 1).into_iter().map(move |point| (id, point))).collect();
     assert!(
-        phases.contains(&(straggler, Point { round: held + 1, kind: if straggler == 2 { Kind::Prepare } else { Kind::Promise }, nth: 0 }))
+        phases.contains(&(straggler, Point { round: held + 1, kind: if straggler == 2 { Kind::Attempt } else { Kind::Ready }, nth: 0 }))
     );
     phases
 }

@@ -78,6 +78,9 @@ fn snapshot(node: u64, step: u64) -> Snapshot {
         samples: None,
         order: vec![],
         origin: Origin::default(),
+        waiting: vec![],
+        retained: vec![],
+        leader: NodeId(1),
     };
     let momentum = |shard: &ShardId| {
         let range = Layout::new(ELEMENTS).range(*shard);

@@ -201,7 +201,8 @@ mod tests {
 
     fn frame(round: u64) -> Bytes {
         let (cluster, lineage, epoch, term) = (ClusterId(0), Lineage(1), Epoch(1), Term::default());
-        let header = Header { cluster, lineage, epoch, round: Round(round), term, sender: NodeId(1), incarnation: Incarnation(1) };
+        let (sender, incarnation) = (NodeId(1), Incarnation(1));
+        let header = Header { cluster, lineage, epoch, round: Round(round), term, attempt: 0, sender, incarnation };
         Frame::V1 { header, message: Box::new(Message::Prepare) }.encode().unwrap().into()
     }
 

@@ -91,11 +91,9 @@ fn survivors_do_not_go_on_with_an_outcome_whose_data_none_of_them_holds() {
 
 #[test]
 fn a_majority_goes_on_without_a_quorum_only_if_it_may_and_all_others_were_started_again() {
-    for (on_quorum_loss, returned, expected) in [
-        (OnQuorumLoss::Wait, &[1u64, 3][..], false),
-        (OnQuorumLoss::Fork, &[1], false),
-        (OnQuorumLoss::Fork, &[1, 3], true),
-    ] {
+    for (on_quorum_loss, returned, expected) in
+        [(OnQuorumLoss::Wait, &[1u64, 3][..], false), (OnQuorumLoss::Fork, &[1], false), (OnQuorumLoss::Fork, &[1, 3], true)]
+    {
         let mut node = Leader::with(&[1, 2, 3], 2, |settings| Settings { on_quorum_loss, ..settings });
         node.contribute();
         let mut effects: Vec<Effect> = [1, 3].into_iter().flat_map(|id| node.lose(id, true)).collect();

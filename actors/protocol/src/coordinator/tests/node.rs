@@ -250,7 +250,9 @@ impl Node {
 
     /// Averages the own shards once every contribution is there.
     pub fn reduce(&mut self) {
-        let Some(movement) = self.movements.last_mut().filter(|movement| movement.reduced.is_none() && movement.plan.owns()) else { return };
+        let Some(movement) = self.movements.last_mut().filter(|movement| movement.reduced.is_none() && movement.plan.owns()) else {
+            return;
+        };
         let plan = Arc::clone(&movement.plan);
         let there = |node: &NodeId| *node == plan.me || self.parked.contains_key(&(plan.attempt, 0, *node));
         // A slow step must know which shards nobody had.
