@@ -97,7 +97,7 @@ impl Sum {
 
 /// What a node of this weight sends to so many peers.
 fn plan(weight: f64, out: usize) -> Option<Plan> {
-    let place = Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(1), term: Term::default() };
+    let place = Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(1), term: Term::default(), attempt: 0 };
     let out: Vec<NodeId> = (0..out as u64).map(NodeId).collect();
     let split = split(weight, out.len());
     (!out.is_empty() && weight >= WEIGHT_MIN).then_some(Plan { step: Step(0), place, out, split })
