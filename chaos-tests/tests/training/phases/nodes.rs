@@ -7,7 +7,7 @@ use slowmo::transport::faulty::{Fate, Fault, Sending};
 use slowmo::transport::memory::MemoryHub;
 use slowmo::{Config, Runtime, Worker};
 use slowmo_protocol::ident::NodeId;
-use slowmo_protocol::wire::{Frame, Message};
+use slowmo_protocol::wire::Frame;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
