@@ -14,8 +14,6 @@ pub enum Bug {
     ApplyWithoutData,
     /// The samples of a round are dealt again, whoever used them.
     SamplerRepeats,
-    /// A leader proposes something else under a term that it has used.
-    TermReused,
     /// A founding that is decided is given up for another one.
     FoundingGivenUp,
     /// Who is left out of a view is not told.
@@ -51,13 +49,12 @@ pub enum Bug {
 }
 
 /// Those that the simulation finds.
-pub const BUGS: [Bug; 15] = [
+pub const BUGS: [Bug; 14] = [
     Bug::DecideWithoutQuorum,
     Bug::MomentumNotHandedOver,
     Bug::FreshDonor,
     Bug::ApplyWithoutData,
     Bug::SamplerRepeats,
-    Bug::TermReused,
     Bug::FoundingGivenUp,
     Bug::LeftOutUntold,
     Bug::PromiseUntold,
