@@ -8,7 +8,6 @@ use super::{Effect, FoundingError, Membership};
 use crate::coordinator::GivesUp;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Outbox;
-use crate::planted::{self, Bug};
 use crate::time::Instant;
 use crate::view::{MEMBERS_MAX, Member, View};
 use crate::wire::{Header, Hello, JoinRefusal, Message, Standing};
@@ -173,7 +172,6 @@ impl Membership {
         self.watch(out);
         self.tell_joiners(out);
         self.tell_strangers(out);
-        before.into_iter().filter(|_| !planted::has(Bug::LeftOutUntold)).for_each(|before| self.tell_left_out(&before, out));
         if let Some(contributes) = self.life.leaving.filter(|_| enters) {
             // It was asked to before there was anybody to tell.
             self.says_it_leaves(contributes, out);
@@ -230,16 +228,6 @@ impl Membership {
             if self.hellos.get(id).is_some_and(elsewhere) {
                 self.send(*id, self.hello(), out);
             }
-        }
-    }
-
-    /// Who was a member and is none in the new view may not know: it was taken for dead when the outcome was proposed, and has been
-    /// back since.
-    fn tell_left_out(&self, before: &Standing, out: &mut Outbox<Effect>) {
-        let Some(standing) = &self.life.standing else { return };
-        let left_out = before.view.members().iter().filter(|member| !standing.view.members().contains(member));
-        for member in left_out.filter(|member| self.can_send_to(member)) {
-            self.send(member.id, self.hello(), out);
         }
     }
 

@@ -108,8 +108,7 @@ impl Coordinator {
     pub(super) fn take_over(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         self.note_standing_in(now);
         let Some(deciding) = &mut self.deciding else { return };
-        let used = deciding.lead.term().filter(|_| planted::has(Bug::TermReused));
-        let term = used.unwrap_or_else(|| deciding.highest.next_of(self.settings.identity.node));
+        let term = deciding.highest.next_of(self.settings.identity.node);
         self.ask_for_promises(term, now, out);
         self.go_on_when_promised(now, out);
     }
