@@ -153,8 +153,8 @@ pub fn attempted(leader: &Leader, effects: &[Effect]) -> Option<Vec<u64>> {
         Effect::Send { frame: Frame::V1 { message, .. }, .. } => Some(&**message),
         _ => None,
     });
-    let drafts = messages.filter_map(|message| if let Message::Attempt(draft) = message { Some(draft) } else { None });
-    let newest = drafts.last()?.resolve(base(&leader.view))?;
+    let mut drafts = messages.filter_map(|message| if let Message::Attempt(draft) = message { Some(draft) } else { None });
+    let newest = drafts.next_back()?.resolve(base(&leader.view))?;
     Some(newest.participants.iter().map(|node| node.0).collect())
 }
 
