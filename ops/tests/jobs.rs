@@ -143,14 +143,14 @@ fn assert_no_jump(events: &[Value]) {
 
 #[test]
 fn a_job_below_its_quorum_says_what_would_release_it_and_goes_on_when_nodes_return() {
-    let settings = [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", "1"), ("SLOWMO_BETA", "0.5")];
+    let settings = [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", "1"), ("SLOWMO_BETA", "0.5"), ("SLOWMO_ON_QUORUM_LOSS", "fork")];
     let job = Job::start(4, &settings, &["bench-churn-node", "--parameters", "5000", "--compute-ms", "10"]);
     job.until_all(4, 1);
     for node in ["1", "2", "4"] {
         assert_eq!(job.change(&["kill", node])["killed"].as_array().unwrap().len(), 1);
     }
     let waits = job.until("it waits", |status| {
-        status["waiting_for"].as_str().is_some_and(|why| why.starts_with("1 of 4 members live (node 3): no quorum."))
+        status["waiting_for"].as_str().is_some_and(|why| why.starts_with("1 of 4 voters live (node 3): no quorum."))
     });
     let why = waits["waiting_for"].as_str().unwrap();
     assert!(why.contains("Bring back node 1, node 2, node 4"), "{why}");
