@@ -5,7 +5,7 @@ use slowmo_chaos::virtual_cluster::search::search;
 use slowmo_protocol::planted::{Bug, plant};
 
 /// Seeds of several kinds: gossip, averages and gradient means, calm and stormy.
-const SEEDS: std::ops::Range<u64> = 8..12;
+const SEEDS: std::ops::Range<u64> = 12..16;
 
 /// Everything of a run happens on this test's thread, and so does what is planted there.
 #[test]
