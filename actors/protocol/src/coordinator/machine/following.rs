@@ -241,8 +241,11 @@ impl Coordinator {
 
     /// Begins the plan that needs no proposal before its leader proposes it: everybody contributes and takes part.
     pub(super) fn begin_plain_attempt(&mut self, out: &mut Outbox<Effect>) {
-        let (Some(spec), Some(history), true) = (self.mine.as_ref().map(|mine| mine.spec), &self.history, self.is_plain()) else { return };
-        let Some(deciding) = &self.deciding else { return };
+        if !self.is_plain() {
+            return;
+        }
+        let Some(spec) = self.mine.as_ref().map(|mine| mine.spec) else { return };
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
         let first = history.first_term();
         let untried = deciding.data.moving.is_none() && deciding.term() == first && deciding.proposed.is_none();
         if !untried || deciding.decided.is_some() {

@@ -146,11 +146,13 @@ impl Coordinator {
         }
         self.history = None;
         self.deciding = None;
+        let next_voters = decided.outcome.voters();
         let pending = Some(Pending { attempt, members, began_in, votes });
         self.left_with = Some(Left { decided, known_to: BTreeSet::new(), pending });
         self.timers.set(Timer::Leave, now.after(LEAVE_ACKNOWLEDGED_WAIT));
-        let next: Vec<NodeId> = self.left_with.iter().flat_map(|left| left.next_voters()).collect();
-        next.into_iter().filter(|node| *node != myself.node).for_each(|node| self.tell_entry(node, out));
+        for node in next_voters.ids().filter(|node| *node != myself.node) {
+            self.tell_entry(node, out);
+        }
         self.leave_when_known(out);
     }
 
@@ -227,11 +229,5 @@ impl Coordinator {
             let outcome = left.decided.outcome.clone();
             out.push(Effect::Apply { attempt, outcome, members, began_in, votes, drained: true });
         }
-    }
-}
-
-impl Left {
-    fn next_voters(&self) -> Vec<NodeId> {
-        self.decided.outcome.voters().ids().collect()
     }
 }
