@@ -19,7 +19,7 @@ use ractor::ActorRef;
 use slowmo_protocol::algorithm::Algorithm;
 use slowmo_protocol::ident::Lineage;
 use slowmo_protocol::machine::Identity;
-use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
+use slowmo_protocol::policy::{Bootstrap, JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
 use slowmo_protocol::time::Span;
 use slowmo_protocol::trace::{End, Event, Start};
 use slowmo_protocol::wire::Frame;
@@ -47,6 +47,10 @@ pub struct NodeSettings {
     pub max_nodes: usize,
     /// Join a running cluster only.
     pub join: bool,
+    /// Whether this process may found a run.
+    pub bootstrap: Bootstrap,
+    /// It was a member of a run before it was started again.
+    pub restarted: bool,
     /// The model history whose state this node brings.
     pub lineage: Option<Lineage>,
     /// Who may decide a round.

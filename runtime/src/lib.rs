@@ -31,6 +31,7 @@ pub mod discovery;
 mod error;
 mod executor;
 pub mod launcher;
+mod marker;
 mod node;
 pub mod recorder;
 mod runtime;

@@ -4,6 +4,7 @@
 use crate::admin::{Endpoint, Report, report};
 use crate::checkpoints::Checkpoints;
 use crate::executor::Executor;
+use crate::marker::Marker;
 use crate::telemetry;
 use crate::transport::quic;
 use crate::worker::block_on;
@@ -19,7 +20,7 @@ use slowmo_actors::ports::store::Store;
 use slowmo_actors::ports::transport::{LocalPeer, Traffic};
 use slowmo_actors::status::LOSS;
 use slowmo_actors::worker::WorkerMessage;
-use slowmo_protocol::ident::{NodeId, Step};
+use slowmo_protocol::ident::{Lineage, NodeId, Step};
 use slowmo_protocol::trace::{End, Event};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,6 +37,7 @@ pub struct Node {
     context: Arc<NodeContext>,
     devices: Vec<Arc<dyn Device>>,
     checkpoints: Arc<Checkpoints>,
+    marker: Marker,
     collective: Arc<dyn Collective>,
     supervisor: ActorRef<NodeSupervisorMessage>,
     workers: Vec<ActorRef<WorkerMessage>>,
@@ -56,13 +58,36 @@ impl Node {
         executor: Executor,
     ) -> Self {
         let (executor, closed) = (Mutex::new(Some(executor)), AtomicBool::new(false));
-        Self { context, devices, checkpoints, collective, supervisor, workers, executor, closed, _admin: None, http: None }
+        Self {
+            context,
+            devices,
+            checkpoints,
+            collective,
+            supervisor,
+            workers,
+            executor,
+            closed,
+            marker: Marker::default(),
+            _admin: None,
+            http: None,
+        }
     }
 
     /// Keeps the endpoints for as long as the node lives.
     pub(crate) fn with_admin(mut self, admin: Option<Endpoint>, http: Option<telemetry::Endpoint>) -> Self {
         (self._admin, self.http) = (admin, http);
         self
+    }
+
+    /// Makes the marker when the node becomes a member.
+    pub(crate) fn with_marker(mut self, marker: Marker) -> Self {
+        self.marker = marker;
+        self
+    }
+
+    /// The node has become a member of the run of this name.
+    pub(crate) fn joined(&self, run: Lineage) {
+        self.marker.make(&run.to_string());
     }
 
     /// Where its checkpoints go and come from.
@@ -115,6 +140,7 @@ impl Node {
 
     /// Takes note that the node left in order.
     pub(crate) fn left(&self) {
+        self.marker.remove();
         self.context.record_end(End::Left);
     }
 

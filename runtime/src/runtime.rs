@@ -10,6 +10,7 @@ use crate::device::{self, Devices};
 use crate::error::{SpawnError, WorkerError};
 use crate::executor::{Executor, beside};
 use crate::launcher;
+use crate::marker::Marker;
 use crate::node::Node;
 use crate::telemetry;
 use crate::transport::faulty::{self, Faults};
@@ -103,8 +104,9 @@ impl Runtime {
             executor.handle().spawn(admin::dump_on_sigusr1(Arc::clone(&context)));
         }
         let taken = Mutex::new(vec![false; workers.len()]);
-        let node =
-            Node::new(context, (devices.each, devices.collective), checkpoints, supervisor, workers, executor).with_admin(admin, http);
+        let node = Node::new(context, (devices.each, devices.collective), checkpoints, supervisor, workers, executor)
+            .with_admin(admin, http)
+            .with_marker(Marker::new(config.marker.clone()));
         Ok(Self { node: Arc::new(node), taken, faults })
     }
 

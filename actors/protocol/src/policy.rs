@@ -12,6 +12,18 @@ pub enum Quorum {
     Survivors,
 }
 
+/// Whether this process may found a run. Exactly one of those that start together bootstraps; the others wait for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Bootstrap {
+    /// If its address is the smallest of those that it knows.
+    #[default]
+    Auto,
+    /// Yes, whatever it was before.
+    Yes,
+    /// Never.
+    No,
+}
+
 /// What happens under a majority when the quorum is lost for good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OnQuorumLoss {

@@ -34,6 +34,8 @@ use std::time::Duration;
 pub enum MembershipMessage {
     /// The size of the model is known.
     Synchronize(ModelSize),
+    /// The addresses that discovery finds by now.
+    Discovered(Vec<SocketAddr>),
     /// This start of a peer can be sent to.
     PeerUp(NodeId, Incarnation),
     /// The connections to a peer are gone.
@@ -130,6 +132,7 @@ impl MembershipState {
     fn take(&mut self, message: MembershipMessage) {
         match message {
             MembershipMessage::Synchronize(model) => self.feed(In::Synchronize(model)),
+            MembershipMessage::Discovered(addresses) => self.feed(In::Discovered(addresses)),
             MembershipMessage::PeerUp(node, incarnation) => {
                 self.pulse.feed(liveness::In::PeerUp(node, incarnation));
                 self.feed(In::PeerUp(node, incarnation));
@@ -236,7 +239,7 @@ impl MembershipState {
             }
             Effect::Waiting(why) => {
                 if let Some(why) = &why {
-                    tracing::info!(why, "this node waits to be admitted");
+                    tracing::info!(why, "this node is no member yet");
                 }
                 self.context.status.waiting_to_join(why);
             }
@@ -277,6 +280,8 @@ fn settings(context: &NodeContext) -> Settings {
         max_nodes: node.max_nodes,
         join: node.join,
         lineage: node.lineage,
+        bootstrap: node.bootstrap,
+        restarted: node.restarted,
         refuses: refuses(context),
         shared: node.shared.clone(),
         addresses_may_be_stale: context.discovery.may_be_stale(),

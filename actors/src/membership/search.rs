@@ -1,5 +1,6 @@
 //! The search for peers until the view is formed: dials whatever discovery finds.
 
+use super::MembershipMessage;
 use crate::context::NodeContext;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -34,10 +35,15 @@ impl Resting {
 pub(super) async fn search(context: Arc<NodeContext>, resting: Arc<Resting>) {
     // What fails, fails many times a second.
     let mut told = None;
+    let mut found = Vec::new();
     loop {
         match context.discovery.peers().await {
             Ok(peers) => {
                 told = None;
+                if found != peers {
+                    found.clone_from(&peers);
+                    context.actors.tell_membership(MembershipMessage::Discovered(peers.clone()));
+                }
                 let due = peers.into_iter().filter(|peer| resting.is_over(*peer));
                 due.for_each(|peer| context.transport.connect(peer, context.settings.connect_timeout));
             }

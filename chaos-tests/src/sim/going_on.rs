@@ -1,6 +1,7 @@
 //! Whether those who live go on without those who do not, once nothing goes wrong any more.
 
 use super::network::Process;
+use super::node::Founding;
 use super::world::World;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::policy::Quorum;
@@ -20,7 +21,7 @@ impl World {
         let living: Vec<Process> = self.living().filter(|process| !self.processes[*process].draining).collect();
         let starts: Vec<Start> = living.iter().map(|process| self.processes[*process].node.start).collect();
         let Some(known) = self.watch.history().furthest() else {
-            let founders = living.iter().filter(|process| self.processes[**process].founds).count();
+            let founders = living.iter().filter(|process| self.processes[**process].founding != Founding::Never).count();
             let can = founders >= self.config.min_nodes;
             return if can { Err(format!("nobody founded within {within} ms; {starts:?} live")) } else { self.all_wait(&living, still) };
         };

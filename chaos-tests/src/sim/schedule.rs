@@ -42,8 +42,10 @@ pub enum Settings {
     /// It joins a cluster and never founds one.
     #[default]
     Joins,
-    /// As the first nodes of the run: it may found a cluster.
+    /// As the first nodes of the run: it may found a cluster. If an earlier start of it was a member, it knows that.
     Founds,
+    /// As the first nodes of the run, on a new disk: it knows nothing of an earlier start.
+    Forgets,
 }
 
 /// What is wrong on a way from one node to another, beside a cut.

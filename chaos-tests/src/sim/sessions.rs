@@ -7,6 +7,7 @@ use super::world::World;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::membership;
 use slowmo_protocol::time::Span;
+use slowmo_protocol::trace::End;
 use std::net::SocketAddr;
 
 /// How often discovery is asked for peers, in microseconds.
@@ -125,7 +126,13 @@ impl World {
         if !self.processes[process].alive || !self.processes[process].searches {
             return;
         }
-        let found: Vec<SocketAddr> = self.newest.values().map(|other| self.processes[*other].node.address).collect();
+        // Who leaves takes its address away.
+        let stays = |other: &&Process| self.processes[**other].ended != Some(End::Left);
+        let found: Vec<SocketAddr> = self.newest.values().filter(stays).map(|other| self.processes[*other].node.address).collect();
+        if self.processes[process].discovered != found {
+            self.processes[process].discovered.clone_from(&found);
+            self.tell(process, Mail::Membership(ToMembership::In(membership::In::Discovered(found.clone()))), 0);
+        }
         found.into_iter().for_each(|address| self.dial(process, address));
         let at = self.now + SEARCH_EVERY;
         self.at(at, Event::Search(process));

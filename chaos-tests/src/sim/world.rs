@@ -8,7 +8,7 @@ use super::coverage::Coverage;
 use super::event::{Event, Planned};
 use super::mail::{Mail, Part, Wish};
 use super::network::{Network, Process};
-use super::node::{self, Node};
+use super::node::{self, Founding, Node};
 use super::random::Random;
 use super::schedule::{Deed, Schedule, Settings};
 use super::watch::Watch;
@@ -40,8 +40,10 @@ pub struct Running {
     pub draining: bool,
     /// How it ended, if it did.
     pub ended: Option<End>,
-    /// It was started with the settings of a founder.
-    pub founds: bool,
+    /// The addresses that it was told of.
+    pub discovered: Vec<SocketAddr>,
+    /// Whether it may be part of a founding view.
+    pub founding: Founding,
     /// When each part gets its next tick.
     ticks: [Option<u64>; Part::COUNT],
     /// When the last message to each part arrives.
@@ -221,17 +223,18 @@ impl World {
         let process = self.processes.len();
         let start = Start { node: id, incarnation: self.incarnation(id, clock_back) };
         let address = SocketAddr::from(([127, 0, (process >> 14) as u8, 1], 7_000 + (process & 0x3fff) as u16));
-        let founds = settings == Settings::Founds;
-        let node = Node::new(start, address, founds, &self.config);
+        let founding = self.founding(id, settings);
+        let node = Node::new(start, address, founding, &self.config);
         self.processes.push(Running {
             node,
             alive: true,
             paused_until: 0,
             clock: Clock::default(),
             searches: true,
+            discovered: Vec::new(),
             draining: false,
             ended: None,
-            founds,
+            founding,
             ticks: [None; Part::COUNT],
             mailboxes: [0; Part::COUNT],
         });
@@ -248,6 +251,20 @@ impl World {
         self.grant(process, wishes);
         self.arm(process, Part::Membership);
         process
+    }
+
+    /// Whether a node that is started may found a run. The marker of one that was a member and did not leave tells it so.
+    fn founding(&self, id: NodeId, settings: Settings) -> Founding {
+        let earlier = self.newest.get(&id).map(|process| &self.processes[*process]);
+        let was_member = earlier.is_some_and(|earlier| {
+            let knows = earlier.node.rounds.applied > 0 || earlier.founding == Founding::Again;
+            knows && earlier.ended != Some(End::Left)
+        });
+        match settings {
+            Settings::Joins => Founding::Never,
+            Settings::Founds if was_member => Founding::Again,
+            Settings::Founds | Settings::Forgets => Founding::Allowed,
+        }
     }
 
     /// Ends a process.

@@ -163,6 +163,22 @@ pub static KEYS: &[Key] = &[
     ),
     key!(join, "false", "", SWITCH, false, "join a running cluster only, never found one"),
     key!(
+        bootstrap,
+        "auto",
+        "",
+        Allowed::Words(&["auto", "yes", "no"]),
+        false,
+        "whether this process founds the run: exactly one of those that start together does; auto: the one whose address is the smallest; yes: also after a restart, whatever it was a member of"
+    ),
+    key!(
+        marker,
+        word: "none",
+        "",
+        PATH,
+        false,
+        "file that this node makes when it becomes a member and removes when it leaves; where it exists at the start, the node founds nothing before every known address has answered that no run lives there"
+    ),
+    key!(
         lineage,
         word: "any",
         "",

@@ -25,7 +25,7 @@ pub use credentials::Credentials;
 pub use discover::Discover;
 pub use error::{ConfigError, Origin};
 pub use slowmo_protocol::algorithm::{LatePeers, TopologyName, WireType};
-pub use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
+pub use slowmo_protocol::policy::{Bootstrap, JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
 pub use sources::{CONFIG_FILE_BYTES_MAX, RESERVED_VARIABLES, user_arguments};
 pub use values::{BaseName, Congestion, DeviceName, OuterName, PEERS_MAX, Resume};
 
@@ -65,6 +65,10 @@ pub struct Config {
     pub min_nodes: usize,
     /// Join a running cluster only.
     pub join: bool,
+    /// Whether this process may found a run.
+    pub bootstrap: Bootstrap,
+    /// File that says that this node is a member of a run.
+    pub marker: Option<PathBuf>,
     /// Join only the cluster of this model history.
     pub lineage: Option<Lineage>,
     /// Most members of the cluster.
@@ -187,6 +191,8 @@ impl Default for Config {
             discover: None,
             min_nodes: 1,
             join: false,
+            bootstrap: Bootstrap::default(),
+            marker: None,
             lineage: None,
             max_nodes: 4096,
             devices: 1,

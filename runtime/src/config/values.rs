@@ -4,7 +4,7 @@ use crate::checkpoints::Name;
 use crate::transport::quic::ClusterKey;
 use slowmo_protocol::algorithm::{BufferStrategy, LatePeers, TopologyName, WireType};
 use slowmo_protocol::ident::Lineage;
-use slowmo_protocol::policy::{JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
+use slowmo_protocol::policy::{Bootstrap, JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -135,6 +135,7 @@ words!(@value TopologyName {
     Complete = "complete",
     BandwidthAware = "bandwidth"
 });
+words!(@value Bootstrap { Auto = "auto", Yes = "yes", No = "no" });
 words!(@value Quorum { Majority = "majority", Survivors = "survivors" });
 words!(@value OnQuorumLoss { Wait = "wait", Fork = "fork" });
 words!(@value OnMomentumLoss { Reset = "reset", Stop = "stop" });

@@ -4,6 +4,7 @@ use crate::checkpoints::{self, CheckpointError, Checkpoints, Resumed, WriterSett
 use crate::config::{Config, Resume};
 use crate::error::SpawnError;
 use crate::executor::beside;
+use crate::marker::Marker;
 use crate::recorder::{FileRecorder, UntilCrashed};
 use crate::transport::faulty::Faults;
 use slowmo_actors::context::NodeSettings;
@@ -87,6 +88,8 @@ pub(super) fn settings(config: &Config, identity: Identity) -> Result<NodeSettin
         max_nodes: config.max_nodes,
         // Whoever brings a history's state founds no other one.
         join: config.join || config.lineage.is_some(),
+        bootstrap: config.bootstrap,
+        restarted: Marker::new(config.marker.clone()).exists(),
         lineage: config.lineage,
         quorum: config.quorum,
         joiner_buffers: config.joiner_buffers,

@@ -127,6 +127,9 @@ impl Session {
         self.broken = false;
         self.sizes = Some(sizes);
         self.go_to(exchanged.next_step);
+        if let Some(outcome) = &exchanged.outcome {
+            self.node.joined(outcome.lineage);
+        }
         let round = exchanged.outcome.as_ref().map_or(0, |outcome| outcome.round.next().0);
         let (nodes, workers, worker) = (exchanged.members.len(), self.node.workers(), self.index);
         Ok(Synchronized { nodes, node_rank: self.rank(&exchanged), workers, worker, round, step: self.step.0 })

@@ -99,19 +99,14 @@ pub enum In {
     Tick,
 }
 
-/// How long a node keeps to a founding that it accepted, though it hears of a better one: so long, at most, its decision is on its way
-/// here from a leader that lives.
-pub const FOUNDING_KEPT: Span = Span::from_millis(2_000);
-
 /// What a node gives up when it resigns, and whether it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivesUp {
     /// Its place: the others went on without it.
     Membership,
-    /// A founding, for a history that is decided: unless its own is, too.
+    /// A founding, for a history that is decided, or because nobody can decide it any more: unless its own is decided.
     ForDecided,
-    /// A founding, for another one: unless its own is decided, or may be, because this node accepted it a moment ago. So nobody helps
-    /// to decide two foundings.
+    /// A founding, for another one: unless its own is decided, or this node was ready for it. So nobody helps to decide two foundings.
     ForFounding,
 }
 

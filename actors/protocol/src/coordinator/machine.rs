@@ -31,7 +31,7 @@ mod timers;
 mod voting;
 
 use super::error::RoundError;
-use super::events::{Effect, FOUNDING_KEPT, GivesUp, In, Settings};
+use super::events::{Effect, GivesUp, In, Settings};
 use super::outcome::{RoundKind, RoundSpec};
 use super::plan::Attempt;
 use super::voters::Voter;
@@ -114,7 +114,7 @@ impl Machine for Coordinator {
                     self.peers.leaves(Voter { node, incarnation }, contributes);
                 }
             }
-            In::Resign(gives_up) => self.resign(gives_up, now, out),
+            In::Resign(gives_up) => self.resign(gives_up, out),
             In::Tick => self.tick(now, out),
         }
         self.advance(now, out);
@@ -268,7 +268,7 @@ impl Coordinator {
             self.begin_plain_attempt(out);
             self.lead(now, out);
             self.begin_proposed_attempt(out);
-            self.tell_when_ready(now, out);
+            self.tell_when_ready(out);
             self.decide_when_accepted(out);
             self.watch_new_connections(now);
             self.tell_waiting(out);
@@ -298,13 +298,13 @@ impl Coordinator {
 
     /// The others went on without this node. Who gives a bootstrap up may not have heard yet that it is decided: then it stays. A member
     /// that gives its place up keeps its vote, and what it is ready for, until it learns what was decided.
-    fn resign(&mut self, gives_up: GivesUp, now: Instant, out: &mut Outbox<Effect>) {
+    fn resign(&mut self, gives_up: GivesUp, out: &mut Outbox<Effect>) {
         let Some(history) = self.history.as_mut().filter(|history| history.member) else {
             return out.push(Effect::Resigned(true));
         };
         let deciding = self.deciding.as_ref();
         let decided = history.round > Round::FOUNDING || deciding.is_some_and(|deciding| deciding.decided.is_some());
-        let ready = deciding.and_then(|deciding| deciding.ready_at).is_some_and(|at| now < at.after(FOUNDING_KEPT));
+        let ready = deciding.is_some_and(|deciding| deciding.was_ready);
         let stays = match gives_up {
             GivesUp::Membership => false,
             GivesUp::ForDecided => decided,

@@ -32,22 +32,22 @@ impl From<&Member> for Voter {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Voters {
     voters: Vec<Voter>,
-    tie_breaker: NodeId,
+    tie_breaker: Option<NodeId>,
 }
 
 impl Voters {
     /// These voters; half of them are a quorum with `tie_breaker`.
     #[must_use]
-    pub fn new(mut voters: Vec<Voter>, tie_breaker: NodeId) -> Self {
+    pub fn new(mut voters: Vec<Voter>, tie_breaker: impl Into<Option<NodeId>>) -> Self {
         voters.sort_unstable();
         voters.dedup_by_key(|voter| voter.node);
-        Self { voters, tie_breaker }
+        Self { voters, tie_breaker: tie_breaker.into() }
     }
 
-    /// Every member of a view, with the lowest id as the tie-breaker.
+    /// The founders: more than half of them must vote for round 0. Half would decide a bootstrap that the other half calls void.
     #[must_use]
-    pub fn all_of(view: &View) -> Self {
-        Self::new(view.members().iter().map(Voter::from).collect(), view.lowest())
+    pub fn of_founders(view: &View) -> Self {
+        Self { voters: view.members().iter().map(Voter::from).collect(), tie_breaker: None }
     }
 
     /// Each voter, ascending.
@@ -66,9 +66,9 @@ impl Voters {
         self.voters.len()
     }
 
-    /// With whom half of the voters are a quorum.
+    /// With whom half of the voters are a quorum, if with anybody.
     #[must_use]
-    pub fn tie_breaker(&self) -> NodeId {
+    pub fn tie_breaker(&self) -> Option<NodeId> {
         self.tie_breaker
     }
 
@@ -92,7 +92,7 @@ impl Voters {
         for node in group {
             if self.of(node).is_some() {
                 count += 1;
-                breaks_tie |= node == self.tie_breaker;
+                breaks_tie |= Some(node) == self.tie_breaker;
             }
         }
         2 * count > self.voters.len() || (2 * count == self.voters.len() && breaks_tie)
@@ -144,7 +144,7 @@ mod tests {
     use crate::view::tests::view;
 
     fn voters(ids: &[u64]) -> Voters {
-        Voters::all_of(&view(ids))
+        Voters::new(view(ids).members().iter().map(Voter::from).collect(), view(ids).lowest())
     }
 
     fn after(now: &[u64], next: &[u64], ended: &[u64]) -> (Vec<u64>, Vec<u64>, u64) {
@@ -159,6 +159,12 @@ mod tests {
         let four = voters(&[1, 2, 3, 4]);
         let quorum = |ids: &[u64]| four.is_quorum(ids.iter().copied().map(NodeId));
         assert!(quorum(&[1, 3]) && quorum(&[2, 3, 4]) && !quorum(&[2, 3]) && !quorum(&[2, 9, 8]));
+    }
+
+    #[test]
+    fn more_than_half_of_the_founders_must_vote() {
+        let founders = Voters::of_founders(&view(&[1, 2, 3, 4]));
+        assert!(!founders.is_quorum([1, 2].map(NodeId)) && founders.is_quorum([1, 2, 4].map(NodeId)));
     }
 
     #[test]

@@ -40,6 +40,14 @@ pub enum FoundingError {
         /// How long they were waited for.
         waited: Span,
     },
+    /// The process that bootstraps the run did not.
+    #[error("no run was founded within {} ms: {why}; see its log, or set bootstrap = yes on one node", waited.as_millis())]
+    NotBootstrapped {
+        /// How long it was waited for.
+        waited: Span,
+        /// Who was waited for, for a person.
+        why: String,
+    },
     /// Two nodes were started with different settings.
     #[error("{ours} and {theirs} were started with different settings ({differences}); give all nodes the same configuration")]
     SettingsDiffer {

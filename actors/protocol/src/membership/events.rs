@@ -5,6 +5,7 @@ use crate::coordinator::GivesUp;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
 use crate::model::ModelSize;
+use crate::policy::Bootstrap;
 use crate::time::Span;
 use crate::view::{Member, View};
 use crate::wire::{Frame, Header, JoinRefusal, Message};
@@ -15,6 +16,8 @@ use std::net::SocketAddr;
 pub enum In {
     /// This node's workers called `synchronize`: the size of the model is known.
     Synchronize(ModelSize),
+    /// The addresses that discovery finds by now, this node's own perhaps among them.
+    Discovered(Vec<SocketAddr>),
     /// This start of a peer can be sent to.
     PeerUp(NodeId, Incarnation),
     /// The connections to a peer are gone; whether it closed them because it leaves. Otherwise it may be alive.
@@ -163,6 +166,10 @@ pub struct Settings {
     pub max_nodes: usize,
     /// Join a running cluster only, never found one.
     pub join: bool,
+    /// Whether it may found a run.
+    pub bootstrap: Bootstrap,
+    /// It was a member of a run before it was started again: it founds nothing before it has heard from everybody that it knows.
+    pub restarted: bool,
     /// The history whose state this node brings: only a cluster of this history may admit it.
     pub lineage: Option<Lineage>,
     /// What nodes that ask to join are told where this cluster's rounds carry nothing that would bring them up to date.

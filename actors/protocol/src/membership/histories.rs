@@ -29,16 +29,16 @@ impl Membership {
     /// The founder counts on this node: the first one does, unless a better one comes before a round is decided.
     pub(super) fn adopt(&mut self, header: &Header, view: View, lineage: Lineage, out: &mut Outbox<Effect>) {
         // A node whose workers were told that there is no view does not enter one behind their back.
-        if self.failed.is_some() || header.sender != view.lowest() || !lineage.is_decided() || !self.counts_on_me(&view) {
+        if self.failed.is_some() || !view.contains(header.sender) || !lineage.is_decided() || !self.counts_on_me(&view) {
             return;
         }
         let theirs = founding(view, lineage);
         let takes = match self.stake() {
             Some(ours) if ours.lineage == lineage => return,
-            Some(ours) => ours.round == Round::FOUNDING && self.life.keeps_until.is_none() && is_preferred(&theirs, &ours),
+            Some(ours) => ours.round == Round::FOUNDING && !self.life.is_bound && is_preferred(&theirs, &ours),
             None => self.life.is_new(),
         };
-        if !takes || self.settings.join || self.model.is_none() {
+        if !takes || !self.founds() || self.model.is_none() {
             // The founder learns where this node stands, and joins.
             return self.send(header.sender, self.hello(), out);
         }
@@ -116,7 +116,7 @@ impl Membership {
             return without_me && theirs.round > ours.round;
         }
         let shares = ours.view.contains(sender) || theirs.view.contains(self.me());
-        if self.life.keeps_until.is_some() && theirs.round == Round::FOUNDING {
+        if self.life.is_bound && theirs.round == Round::FOUNDING {
             return false;
         }
         if ours.round == Round::FOUNDING && (shares || theirs.round > Round::FOUNDING) {
@@ -161,7 +161,7 @@ impl Membership {
         if self.life.has_drained() || self.failed.is_some() {
             return;
         }
-        let founds = self.life.is_new() && self.model.is_some() && !self.settings.join;
+        let founds = self.life.is_new() && self.model.is_some() && self.founds();
         if founds && theirs.round == Round::FOUNDING && self.counts_on_me(&theirs.view) {
             return self.change_over(theirs, out);
         }

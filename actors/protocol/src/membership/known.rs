@@ -41,6 +41,11 @@ impl Known {
         }
     }
 
+    /// Where it is dialed.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Its settings; `ours` are this node's.
     pub fn settings<'a>(&'a self, ours: &'a str) -> &'a str {
         self.settings.as_deref().unwrap_or(ours)

@@ -28,8 +28,12 @@ pub(super) struct Life {
     pub resigning: VecDeque<Option<Standing>>,
     /// The founding that the coordinator keeps to, while it has not answered everything.
     pub kept: Option<Standing>,
-    /// The coordinator has accepted this node's founding: until then it goes over to no other one.
-    pub keeps_until: Option<Instant>,
+    /// This node was ready for round 0 of its founding: it goes over to no other one.
+    pub is_bound: bool,
+    /// It named its model to the others, so that they count on it as a founder.
+    pub said_that_it_founds: bool,
+    /// Starts of nodes that are known to have ended.
+    pub ended: BTreeSet<(NodeId, Incarnation)>,
     /// What became of the history whose state this node brings, while it waits to be admitted.
     pub brings: Option<Lineage>,
     /// The furthest history that was heard of, while this node is no member.
@@ -139,7 +143,7 @@ impl Membership {
         self.life.lineage_before = before.as_ref().map(|before| before.lineage).or(asked);
         (self.life.cluster, self.life.asked, self.life.counted) = (None, None, None);
         self.life.was_member |= round > Round::FOUNDING;
-        self.life.keeps_until.take_if(|_| round > Round::FOUNDING);
+        self.life.is_bound &= round == Round::FOUNDING;
         // They bound the way in, not a later way back.
         (self.appear_by, self.synchronize_by) = (None, None);
         let Some(standing) = &self.life.standing else { return };
@@ -357,6 +361,9 @@ impl Membership {
 
     pub(super) fn down(&mut self, node: NodeId, incarnation: Incarnation, ended: bool, out: &mut Outbox<Effect>) {
         let first = self.life.dead.insert((node, incarnation));
+        if ended && self.life.ended.len() < MEMBERS_MAX {
+            self.life.ended.insert((node, incarnation));
+        }
         if first || ended {
             out.push(Effect::Lost { node, incarnation, ended });
         }
@@ -378,8 +385,15 @@ impl Membership {
 
     /// Tells what keeps this node from being a member, when that changes.
     pub(super) fn tell_waiting(&mut self, out: &mut Outbox<Effect>) {
-        let waits = self.failed.is_none() && self.life.waits_for_admission(self.settings.join);
-        let waiting = waits.then(|| self.life.missing(self));
+        let waiting = if self.failed.is_some() {
+            None
+        } else if self.life.is_new() && !self.settings.join {
+            self.why_not_founded()
+        } else if self.life.waits_for_admission(self.settings.join) {
+            Some(self.life.missing(self))
+        } else {
+            None
+        };
         if waiting != self.life.waiting {
             self.life.waiting.clone_from(&waiting);
             out.push(Effect::Waiting(waiting));

@@ -19,6 +19,7 @@
 //! `dialing` sees to it that they do meet.
 //! Views change only by what the coordinator decides; liveness says who is dead, and this machine tells the coordinator.
 
+mod bootstrap;
 mod dialing;
 mod error;
 mod events;
@@ -33,6 +34,7 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
+pub use bootstrap::LOOK_FOR_RUN_WAIT;
 pub use dialing::{MISSED_FOR, MISSED_REDIAL_EVERY, REDIAL_EVERY};
 pub use error::FoundingError;
 pub use events::{Effect, In, Settings};
@@ -48,6 +50,7 @@ use known::Known;
 use life::Life;
 use settings::differing_settings;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// How long a leaving node stays reachable for the others, so that what it sent arrives.
@@ -66,6 +69,11 @@ pub struct Membership {
     /// How often somebody could no longer be sent to, or another start of it.
     disconnections: u64,
     hellos: BTreeMap<NodeId, Known>,
+    /// The addresses that discovery found, this node's own perhaps among them.
+    discovered: Vec<SocketAddr>,
+    /// Until when they are waited for before this node bootstraps, and whether that is over.
+    look_by: Option<Instant>,
+    looked: bool,
     appear_by: Option<Instant>,
     synchronize_by: Option<Instant>,
     adopted: Option<(View, Lineage)>,
@@ -84,6 +92,7 @@ impl Machine for Membership {
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
             In::Synchronize(model) => self.synchronize(model, now, out),
+            In::Discovered(addresses) => self.discovered(addresses, out),
             In::PeerUp(node, incarnation) => self.peer_up((node, incarnation), now, out),
             In::PeerDown { node, departed } => self.peer_down(node, departed, out),
             In::DialFailed { address, tried_for, error } => {
@@ -99,7 +108,7 @@ impl Machine for Membership {
                 self.watch(out);
             }
             In::Stranded => self.stranded(out),
-            In::Resigned(obeyed) => self.resigned(obeyed, now, out),
+            In::Resigned(obeyed) => self.resigned(obeyed, out),
             In::Drain => self.drain(now, out),
             In::Leave => self.leave(now, out),
             In::Tick => self.tick(now, out),
@@ -109,12 +118,15 @@ impl Machine for Membership {
         self.leave_again(now, out);
         self.end_when_drained(now, out);
         self.ask_again_when_not_admitted(now, out);
-        self.keep_no_longer(now, out);
+        self.leave_void_founding(out);
+        self.say_that_it_founds(out);
+        self.look_no_longer(now, out);
         self.tell_waiting(out);
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let waiting = self.failed.is_none() && (self.life.is_new() || self.life.waits_for_admission(self.settings.join));
+        let looking = self.look_by.filter(|_| self.life.is_new());
         let refused_by = self.refused.as_ref().map(|(_, deadline)| *deadline);
         let founding = [self.appear_by, self.synchronize_by, refused_by].into_iter().flatten().filter(|_| waiting).min();
         let others = [
@@ -124,7 +136,7 @@ impl Machine for Membership {
             self.life.leave_again_at,
             self.life.drained_by(),
             self.life.counted_until,
-            self.life.keeps_until,
+            looking,
         ];
         founding.into_iter().chain(others.into_iter().flatten()).min()
     }
@@ -140,6 +152,9 @@ impl Membership {
             connected: BTreeMap::new(),
             disconnections: 0,
             hellos: BTreeMap::new(),
+            discovered: Vec::new(),
+            look_by: None,
+            looked: false,
             appear_by: None,
             synchronize_by: None,
             adopted: None,
@@ -170,7 +185,7 @@ impl Membership {
     fn hello(&self) -> Message {
         let Settings { address, devices, shared, .. } = &self.settings;
         // Founders count on whoever names its model.
-        let named = !self.settings.join || self.life.standing.is_some() || self.life.cluster.is_some();
+        let named = self.founds() || self.life.standing.is_some() || self.life.cluster.is_some();
         let (address, devices, settings, standing) = (*address, *devices, shared.clone(), self.standing());
         let lineage = self.brings();
         Message::Hello(Hello { address, devices, settings, model: self.model.filter(|_| named), standing, lineage })
@@ -185,6 +200,7 @@ impl Membership {
         self.model = Some(model);
         self.appear_by = Some(now.after(self.settings.connect_timeout).after(DIAL_ERROR_WAIT_MAX));
         self.synchronize_by = Some(now.after(self.settings.synchronize_timeout));
+        self.look_by = Some(now.after(LOOK_FOR_RUN_WAIT));
         if let Some(error) = &self.failed {
             return out.push(Effect::Fail(error.clone()));
         }
@@ -217,7 +233,7 @@ impl Membership {
     }
 
     fn dial_failed(&mut self, error: FoundingError, now: Instant, out: &mut Outbox<Effect>) {
-        if self.settings.addresses_may_be_stale || !self.life.is_new() || self.settings.join {
+        if self.settings.addresses_may_be_stale || !self.life.is_new() || !self.founds() {
             // Perhaps of an earlier run; named if in the end somebody is missing.
             self.unreachable = Some(error.to_string());
         } else if !self.met_all() {
@@ -287,37 +303,6 @@ impl Membership {
         }
     }
 
-    /// The lowest id forms the view once `min_nodes` nodes, itself included, called `synchronize`.
-    fn found_when_complete(&mut self, out: &mut Outbox<Effect>) {
-        if !self.life.is_new() || self.adopted.is_some() || self.model.is_none() || self.settings.join {
-            return;
-        }
-        if self.refused.is_some() || self.failed.is_some() {
-            return;
-        }
-        let current = |known: &Known| self.connected.get(&known.node) == Some(&known.incarnation);
-        let ready = || self.hellos.values().filter(|known| known.model.is_some() && current(known));
-        let lowest = ready().next().is_none_or(|known| known.node > self.me());
-        if !lowest || ready().count() + 1 < self.settings.min_nodes {
-            return;
-        }
-        let ready = ready().map(Known::member);
-        let Settings { identity, address, devices, .. } = self.settings;
-        let myself = Member { id: identity.node, incarnation: identity.incarnation, address, devices };
-        match View::new(Epoch::FOUNDING, ready.chain([myself]).collect()) {
-            Ok(view) => self.found(view, out),
-            Err(error) => self.fail(FoundingError::NoView(error), out),
-        }
-    }
-
-    fn found(&mut self, view: View, out: &mut Outbox<Effect>) {
-        let lineage = lineage_of(self.settings.identity, &view);
-        for peer in view.ids().filter(|id| *id != self.me()) {
-            self.send(peer, Message::Found { view: view.clone(), lineage }, out);
-        }
-        self.form(view, lineage, out);
-    }
-
     /// A view is acted on once every member can be sent to: the founder's own connections say nothing of this node's. And once the
     /// coordinator has given up the one before: who has accepted that is not to be counted out of it.
     fn form_when_connected(&mut self, out: &mut Outbox<Effect>) {
@@ -368,7 +353,7 @@ impl Membership {
         } else if joins && due(self.synchronize_by) {
             // It is the cluster's next round that admits a node, and that may be far.
             self.not_admitted(self.settings.synchronize_timeout, out);
-        } else if due(self.appear_by) && self.life.is_new() && !self.met_all() {
+        } else if due(self.appear_by) && self.life.is_new() && self.founds() && !self.met_all() {
             let present = self.connected.keys().copied().chain([self.me()]).collect();
             let (waited, unreachable) = (self.settings.connect_timeout, self.unreachable.take());
             self.fail(FoundingError::TooFew { needed, present, waited, unreachable }, out);
@@ -376,10 +361,17 @@ impl Membership {
         if due(self.appear_by) {
             self.appear_by = None;
         }
-        if self.synchronize_by.take_if(|deadline| now >= *deadline).is_some() && self.life.is_new() {
-            let silent = |id: &NodeId| self.hellos.get(id).is_none_or(|known| known.model.is_none());
-            let waiting_for = self.connected.keys().copied().filter(silent).collect();
-            self.fail(FoundingError::NotSynchronized { waiting_for, waited: self.settings.synchronize_timeout }, out);
+        if self.synchronize_by.take_if(|deadline| now >= *deadline).is_some() && self.life.is_new() && self.founds() {
+            let waited = self.settings.synchronize_timeout;
+            let error = match self.why_not_founded() {
+                Some(why) if self.met_all() => FoundingError::NotBootstrapped { waited, why },
+                _ => {
+                    let silent = |id: &NodeId| self.hellos.get(id).is_none_or(|known| known.model.is_none());
+                    let waiting_for = self.connected.keys().copied().filter(silent).collect();
+                    FoundingError::NotSynchronized { waiting_for, waited }
+                }
+            };
+            self.fail(error, out);
         }
     }
 

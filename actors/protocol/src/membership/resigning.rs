@@ -2,10 +2,9 @@
 //! what was decided, has the last word.
 
 use super::{Effect, Membership};
-use crate::coordinator::{FOUNDING_KEPT, GivesUp};
+use crate::coordinator::GivesUp;
 use crate::ident::Round;
 use crate::machine::Outbox;
-use crate::time::Instant;
 
 impl Membership {
     /// Is no member any more.
@@ -13,7 +12,7 @@ impl Membership {
         let founding = self.life.standing.take().filter(|standing| standing.round == Round::FOUNDING);
         let gives_up = if founding.is_some() { gives_up } else { GivesUp::Membership };
         self.life.resigning.push_back(founding);
-        self.life.keeps_until = None;
+        self.life.is_bound = false;
         (self.life.asked, self.life.wished) = (None, None);
         self.life.candidates.clear();
         self.life.dead.clear();
@@ -23,31 +22,25 @@ impl Membership {
     }
 
     /// The coordinator has taken note, or keeps to a founding: then this node stands there again, unless it has gone on from there.
-    pub(super) fn resigned(&mut self, obeyed: bool, now: Instant, out: &mut Outbox<Effect>) {
+    pub(super) fn resigned(&mut self, obeyed: bool, out: &mut Outbox<Effect>) {
         let given_up = self.life.resigning.pop_front().flatten();
         let kept = if obeyed { None } else { self.life.kept.take().or(given_up) };
         if !self.life.resigning.is_empty() {
             self.life.kept = kept;
         } else if let Some(founding) = kept {
             (self.life.standing, self.adopted, self.life.cluster) = (Some(founding), None, None);
-            self.life.keeps_until = Some(now.after(FOUNDING_KEPT));
+            self.life.is_bound = true;
             out.push(Effect::Search(false));
             self.watch(out);
             self.say_where_it_stands(out);
         } else {
             self.form_when_connected(out);
             self.join_when_ready(out);
+            self.found_when_complete(out);
         }
     }
 
     pub(super) fn say_where_it_stands(&self, out: &mut Outbox<Effect>) {
         self.connected.keys().for_each(|peer| self.send(*peer, self.hello(), out));
-    }
-
-    /// A founding that was accepted and is not decided after all that time may have lost its leader: others may be better.
-    pub(super) fn keep_no_longer(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        if self.life.keeps_until.take_if(|until| now >= *until).is_some() {
-            self.say_where_it_stands(out);
-        }
     }
 }

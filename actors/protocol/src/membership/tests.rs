@@ -4,6 +4,7 @@
 use super::*;
 use crate::coordinator::GivesUp;
 use crate::ident::{ClusterId, Incarnation};
+use crate::policy::Bootstrap;
 use crate::wire::{Frame, Standing};
 use std::net::SocketAddr;
 
@@ -21,12 +22,19 @@ pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
         max_nodes: 4,
         join: false,
         lineage: None,
+        bootstrap: Bootstrap::Auto,
+        restarted: false,
         refuses: None,
         shared,
         addresses_may_be_stale,
         connect_timeout,
         synchronize_timeout,
     })
+}
+
+/// What came out, but for what a person is told while the machine waits.
+fn said(out: &mut Outbox<Effect>) -> Vec<Effect> {
+    out.take().into_iter().filter(|effect| !matches!(effect, Effect::Waiting(_))).collect()
 }
 
 /// Connects all, lets each synchronize with its model size and carries every frame; returns what else happened.
@@ -122,20 +130,20 @@ fn missing_nodes_and_unreachable_addresses_are_named() {
     let late = Instant(100).after(DIAL_ERROR_WAIT_MAX);
     assert_eq!(machine.next_deadline(), Some(Instant(1000)), "the timeout of synchronize comes before");
     let mut refused = machine.clone();
-    machine.synchronize_by = None;
+    (machine.synchronize_by, machine.look_by) = (None, None);
     assert_eq!(machine.next_deadline(), Some(late));
     machine.handle(In::Tick, late, &mut out);
     let expected = FoundingError::TooFew { needed: 2, present: vec![NodeId(1)], waited: Span(100), unreachable: None };
-    assert_eq!(out.take(), [Effect::Fail(expected)]);
+    assert_eq!(said(&mut out), [Effect::Fail(expected)]);
     let address = SocketAddr::from(([127, 0, 0, 1], 9));
     refused.handle(In::DialFailed { address, tried_for: Span::from_millis(30_000), error: "no answer".into() }, Instant(1), &mut out);
-    assert_eq!(out.take(), [], "others may meet this node and are told the same");
+    assert_eq!(said(&mut out), [], "others may meet this node and are told the same");
     assert_eq!(refused.next_deadline(), Some(Instant(1000)));
     refused.synchronize_by = None;
     refused.handle(In::Tick, Instant(1).after(REFUSED_WAIT_MAX), &mut out);
     let text = format!(
         "{}",
-        match &out.take()[..] {
+        match &said(&mut out)[..] {
             [Effect::Fail(error)] => error.clone(),
             other => panic!("{other:?}"),
         }
@@ -169,10 +177,10 @@ fn a_node_that_is_gone_was_compared_with() {
     let Frame::V1 { header, message } = second.settings.identity.frame(second.place(), second.hello());
     first.handle(In::Frame { header, message }, Instant(0), &mut out);
     first.handle(In::PeerDown { node: NodeId(2), departed: false }, Instant(0), &mut out);
-    out.take();
+    said(&mut out);
     first.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     first.handle(In::Tick, Instant(0).after(REFUSED_WAIT_MAX), &mut out);
-    assert!(matches!(out.take()[..], [Effect::Fail(FoundingError::ModelsDiffer { theirs: NodeId(2), .. })]));
+    assert!(matches!(said(&mut out)[..], [Effect::Fail(FoundingError::ModelsDiffer { theirs: NodeId(2), .. })]));
 }
 
 #[test]
@@ -220,15 +228,15 @@ fn a_node_that_gave_up_enters_no_view() {
     let (mut node, mut out) = (machine(2, 3, ""), Outbox::default());
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     node.handle(In::Tick, Instant(100).after(DIAL_ERROR_WAIT_MAX), &mut out);
-    assert!(matches!(out.take()[..], [Effect::Fail(FoundingError::TooFew { .. })]));
+    assert!(matches!(said(&mut out)[..], [Effect::Fail(FoundingError::TooFew { .. })]));
     let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
     let view = View::new(Epoch::FOUNDING, vec![member(1), member(2)]).unwrap();
     let founder = machine(1, 3, "");
     let header = founder.settings.identity.header(founder.place());
     node.handle(In::PeerUp(NodeId(1), Incarnation(101)), Instant(0), &mut out);
-    out.take();
+    said(&mut out);
     node.handle(In::Frame { header, message: Box::new(Message::Found { view, lineage: Lineage(5) }) }, Instant(0), &mut out);
-    assert_eq!(out.take(), []);
+    assert_eq!(said(&mut out), []);
 }
 
 #[test]
@@ -238,10 +246,10 @@ fn an_address_of_an_earlier_run_does_not_end_the_founding() {
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     let address = SocketAddr::from(([127, 0, 0, 1], 9));
     node.handle(In::DialFailed { address, tried_for: Span::from_millis(3), error: "another key".into() }, Instant(1), &mut out);
-    assert_eq!(out.take(), []);
+    assert_eq!(said(&mut out), []);
     assert_eq!(node.next_deadline(), Some(Instant(1000)), "only the usual timeouts run");
     node.handle(In::Tick, Instant(100).after(DIAL_ERROR_WAIT_MAX), &mut out);
-    let [Effect::Fail(error @ FoundingError::TooFew { .. })] = &out.take()[..] else { panic!("nobody appeared") };
+    let [Effect::Fail(error @ FoundingError::TooFew { .. })] = &said(&mut out)[..] else { panic!("nobody appeared") };
     let told = error.to_string();
     assert!(told.contains("127.0.0.1:9") && told.contains("another key"), "{told}");
 }
@@ -446,4 +454,98 @@ fn a_member_that_has_resigned_learns_who_of_the_view_died() {
         _ => None,
     });
     assert_eq!(alive, Some(vec![NodeId(1), NodeId(2)]));
+}
+
+/// A node that knows three addresses, one of them its own, and has met the nodes of `met`, which train the same.
+fn bootstrapper(id: u64, met: &[u64], change: impl FnOnce(&mut Settings)) -> (Membership, Outbox<Effect>) {
+    let (mut node, mut out) = (machine(id, 2, ""), Outbox::default());
+    (node.settings.connect_timeout, node.settings.synchronize_timeout) = (Span::from_millis(60_000), Span::from_millis(60_000));
+    change(&mut node.settings);
+    let addresses = [1, 2, 3].map(|id| machine(id, 2, "").settings.address).to_vec();
+    node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
+    node.handle(In::Discovered(addresses), Instant(0), &mut out);
+    for peer in met {
+        introduce(&mut node, *peer, &mut out);
+    }
+    (node, out)
+}
+
+fn introduce(node: &mut Membership, peer: u64, out: &mut Outbox<Effect>) {
+    let mut peer = machine(peer, 2, "");
+    peer.model = Some(ModelSize::of(23));
+    let start = peer.settings.identity;
+    node.handle(In::PeerUp(start.node, start.incarnation), Instant(1), out);
+    let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+    node.handle(In::Frame { header, message }, Instant(1), out);
+}
+
+fn founded(out: &mut Outbox<Effect>) -> bool {
+    out.take().iter().any(|effect| matches!(effect, Effect::Formed { .. }))
+}
+
+fn waiting(node: &Membership) -> &str {
+    node.life.waiting.as_deref().unwrap_or_default()
+}
+
+#[test]
+fn the_smallest_address_bootstraps_once_all_have_answered_or_had_the_time_to() {
+    let (mut first, mut out) = bootstrapper(1, &[2], |_| {});
+    assert!(!founded(&mut out), "node 3 may know a run");
+    let mut late = first.clone();
+    introduce(&mut first, 3, &mut out);
+    assert!(founded(&mut out));
+    assert_eq!(late.next_deadline(), Some(Instant(0).after(LOOK_FOR_RUN_WAIT)));
+    late.handle(In::Tick, Instant(0).after(LOOK_FOR_RUN_WAIT), &mut out);
+    assert!(founded(&mut out));
+    let (second, mut out) = bootstrapper(2, &[1, 3], |_| {});
+    assert!(!founded(&mut out));
+    assert!(waiting(&second).starts_with("127.0.0.1:7001 bootstraps the run"), "{}", waiting(&second));
+}
+
+#[test]
+fn the_key_bootstrap_names_who_founds() {
+    let (_, mut out) = bootstrapper(3, &[1, 2], |settings| settings.bootstrap = Bootstrap::Yes);
+    assert!(founded(&mut out));
+    let (first, mut out) = bootstrapper(1, &[2, 3], |settings| settings.bootstrap = Bootstrap::No);
+    assert!(!founded(&mut out));
+    assert!(waiting(&first).contains("bootstrap = no here"), "{}", waiting(&first));
+    let (_, mut out) = bootstrapper(2, &[1, 3], |settings| settings.addresses_may_be_stale = true);
+    assert!(!founded(&mut out), "node 1 is met, and smaller");
+}
+
+#[test]
+fn who_was_started_again_founds_nothing_before_everybody_has_answered() {
+    let (mut first, mut out) = bootstrapper(1, &[2], |settings| settings.restarted = true);
+    first.handle(In::Tick, Instant(0).after(LOOK_FOR_RUN_WAIT), &mut out);
+    first.handle(In::Tick, Instant(0).after(Span::from_millis(100_000)), &mut out);
+    let effects = out.take();
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Formed { .. } | Effect::Fail(_))), "{effects:?}");
+    assert!(waiting(&first).starts_with("it was started again, and 1 of the known addresses"), "{}", waiting(&first));
+    let names_model = |effects: &[Effect]| {
+        effects.iter().any(|effect| match effect {
+            Effect::Send { frame: Frame::V1 { message, .. }, .. } => matches!(&**message, Message::Hello(hello) if hello.model.is_some()),
+            _ => false,
+        })
+    };
+    assert!(!names_model(&effects), "no founder counts on it");
+    introduce(&mut first, 3, &mut out);
+    let effects = out.take();
+    assert!(names_model(&effects) && effects.iter().any(|effect| matches!(effect, Effect::Formed { .. })), "{effects:?}");
+    let (_, mut out) = bootstrapper(1, &[2, 3], |settings| (settings.restarted, settings.bootstrap) = (true, Bootstrap::Yes));
+    assert!(founded(&mut out));
+}
+
+#[test]
+fn a_founding_without_a_quorum_of_living_founders_is_left() {
+    let (mut first, mut out) = bootstrapper(1, &[2, 3], |_| {});
+    assert!(founded(&mut out));
+    let ended = |id: u64| In::Down { node: NodeId(id), incarnation: Incarnation(id + 100), ended: true };
+    first.handle(ended(2), Instant(2), &mut out);
+    assert!(!out.take().iter().any(|effect| matches!(effect, Effect::Resign(_))), "two of three are a quorum");
+    first.handle(In::Down { node: NodeId(3), incarnation: Incarnation(103), ended: false }, Instant(3), &mut out);
+    assert!(!out.take().iter().any(|effect| matches!(effect, Effect::Resign(_))), "silence is no end");
+    first.handle(ended(3), Instant(4), &mut out);
+    assert!(out.take().contains(&Effect::Resign(GivesUp::ForDecided)));
+    first.handle(In::Resigned(true), Instant(5), &mut out);
+    assert!(first.life.is_new());
 }

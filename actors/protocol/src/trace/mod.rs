@@ -123,7 +123,7 @@ pub struct Votes {
     /// The voters of the round, ascending by node.
     pub voters: Vec<Start>,
     /// With whom half of them are a quorum.
-    pub tie_breaker: NodeId,
+    pub tie_breaker: Option<NodeId>,
 }
 
 impl From<&coordinator::Votes> for Votes {

@@ -20,7 +20,7 @@ use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::gossip_peer::{self, Waits};
 use slowmo_protocol::ident::{ClusterId, NodeId};
 use slowmo_protocol::machine::Identity;
-use slowmo_protocol::policy::{OnMomentumLoss, OnQuorumLoss};
+use slowmo_protocol::policy::{Bootstrap, OnMomentumLoss, OnQuorumLoss};
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::topology::Rate;
 use slowmo_protocol::trace::Start;
@@ -48,8 +48,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// A process that has met nobody. `founds`: it may be part of a founding view.
-    pub fn new(start: Start, address: SocketAddr, founds: bool, config: &Config) -> Self {
+    /// A process that has met nobody.
+    pub fn new(start: Start, address: SocketAddr, founding: Founding, config: &Config) -> Self {
         let identity = Identity { cluster: CLUSTER, node: start.node, incarnation: start.incarnation };
         let round_trip = Span(2 * (config.delay.0 + config.delay.1 / 2));
         let gossips = matches!(config.algorithm.base, Base::Sgp(_));
@@ -57,7 +57,7 @@ impl Node {
             start,
             address,
             membership: MembershipPart::new(
-                members_settings(identity, address, founds, config),
+                members_settings(identity, address, founding, config),
                 liveness_settings(identity, config),
                 round_trip,
             ),
@@ -94,6 +94,17 @@ impl Node {
     }
 }
 
+/// Whether a process may be part of a founding view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Founding {
+    /// It only joins.
+    Never,
+    /// It may.
+    Allowed,
+    /// It may, and knows that it was a member before it was started again.
+    Again,
+}
+
 /// What tells a part that time has passed.
 #[must_use]
 pub fn tick(part: Part) -> Option<Mail> {
@@ -106,15 +117,17 @@ pub fn tick(part: Part) -> Option<Mail> {
     })
 }
 
-fn members_settings(identity: Identity, address: SocketAddr, founds: bool, config: &Config) -> members::Settings {
+fn members_settings(identity: Identity, address: SocketAddr, founding: Founding, config: &Config) -> members::Settings {
     members::Settings {
         identity,
         address,
         devices: 1,
         min_nodes: config.min_nodes,
         max_nodes: slowmo_protocol::view::MEMBERS_MAX,
-        join: !founds,
+        join: founding == Founding::Never,
         lineage: None,
+        bootstrap: Bootstrap::Auto,
+        restarted: founding == Founding::Again,
         refuses: None,
         shared: "simulated = 1".to_owned(),
         addresses_may_be_stale: true,

@@ -5,7 +5,6 @@ use super::links::Reports;
 use crate::coordinator::acceptor::{Acceptor, Promise};
 use crate::coordinator::outcome::{Outcome, Proposal};
 use crate::ident::{NodeId, Term};
-use crate::time::Instant;
 use crate::wire::Contributed;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,8 +86,8 @@ pub(super) struct Deciding {
     /// Who was told of this node's contribution: those that led or seemed to.
     pub told: BTreeSet<NodeId>,
     pub decided: Option<Outcome>,
-    /// When this node said first that it is ready for an attempt.
-    pub ready_at: Option<Instant>,
+    /// This node said that it is ready for an attempt.
+    pub was_ready: bool,
     /// The grace has passed since the first contribution.
     pub grace_over: bool,
     /// Joiners did not hold the model in time: this round is made without.
@@ -120,7 +119,7 @@ impl Deciding {
             contributed: BTreeMap::new(),
             told: BTreeSet::new(),
             decided: None,
-            ready_at: None,
+            was_ready: false,
             grace_over: false,
             joiners_over: false,
             fork_due: false,

@@ -301,7 +301,7 @@ impl Coordinator {
 
     /// Says once that this node holds all that it must for the newest attempt. A third attempt's data waits until that of an earlier one
     /// may go.
-    pub(super) fn tell_when_ready(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+    pub(super) fn tell_when_ready(&mut self, out: &mut Outbox<Effect>) {
         let me = self.me();
         let Some(deciding) = &mut self.deciding else { return };
         let room = deciding.data.has_room();
@@ -310,7 +310,7 @@ impl Coordinator {
         };
         movement.ready = true;
         let attempt = movement.attempt();
-        deciding.ready_at.get_or_insert(now);
+        deciding.was_ready = true;
         if attempt.term.node == me {
             return self.count_ready(me, attempt.term, attempt.number, out);
         }

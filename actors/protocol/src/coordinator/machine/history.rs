@@ -62,7 +62,7 @@ impl History {
             lineage,
             began_in: lineage,
             round: Round::FOUNDING,
-            voters: Voters::all_of(&view),
+            voters: Voters::of_founders(&view),
             retained: Vec::new(),
             leader: view.lowest(),
             view,

@@ -241,7 +241,8 @@ impl Coordinator {
         let ids = |voters: &[&Voter]| voters.iter().map(|voter| voter.node).collect::<Vec<_>>();
         let size = history.voters.count();
         let found = format!("{} of {size} voters live ({})", alive.len(), Nodes(&ids(&alive)));
-        let rule = format!("More than half must, or half with {}", history.voters.tie_breaker());
+        let half = history.voters.tie_breaker().map(|node| format!(", or half with {node}")).unwrap_or_default();
+        let rule = format!("More than half must{half}");
         let away: Vec<NodeId> = alive.iter().map(|voter| voter.node).filter(|node| self.links.is_given_up(*node)).collect();
         if !away.is_empty() {
             return Some(format!("{found}, and {} cannot be reached from here: no quorum. {rule}. Check the links", Nodes(&away)));

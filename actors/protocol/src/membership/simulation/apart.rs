@@ -3,6 +3,7 @@
 use super::process::{Start, node};
 use super::world::{Common, World};
 use super::{cluster, common, describe, ids, settle, start_all};
+use crate::membership::LOOK_FOR_RUN_WAIT;
 use std::collections::BTreeSet;
 
 #[test]
@@ -62,7 +63,7 @@ fn a_founding_that_decided_nothing_gives_way_to_a_running_cluster() {
         // Node 4 dies before anything is decided, so that node 3 is left with a founding.
         world.slow_rounds = true;
         let started = start_all(&mut world, &[3, 4]);
-        world.run(300);
+        world.run(LOOK_FOR_RUN_WAIT.as_millis() + 300);
         world.end(started[1], false);
         world.slow_rounds = false;
         assert!(world.processes[started[0]].coordinator.as_ref().is_some_and(|at| at.round.0 == 0), "seed {seed}");

@@ -15,6 +15,8 @@ pub struct Start {
     pub model: ModelSize,
     pub shared: String,
     pub join: bool,
+    /// It was a member before.
+    pub restarted: bool,
     /// The history whose state it brings.
     pub lineage: Option<Lineage>,
     pub refuses: Option<JoinRefusal>,
@@ -24,7 +26,16 @@ pub struct Start {
 
 /// The usual start of a node.
 pub fn node(id: u64) -> Start {
-    Start { id: NodeId(id), model: ModelSize::of(23), shared: "tau = 12".to_owned(), join: false, lineage: None, refuses: None, port: None }
+    Start {
+        id: NodeId(id),
+        model: ModelSize::of(23),
+        shared: "tau = 12".to_owned(),
+        join: false,
+        restarted: false,
+        lineage: None,
+        refuses: None,
+        port: None,
+    }
 }
 
 /// A connection to, or from, a process.

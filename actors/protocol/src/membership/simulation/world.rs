@@ -6,6 +6,7 @@ use crate::coordinator::GivesUp;
 use crate::ident::{Incarnation, Lineage, NodeId, Round};
 use crate::machine::Outbox;
 use crate::membership::{Effect, In, Membership, Settings};
+use crate::policy::Bootstrap;
 use crate::random::Random;
 use crate::time::{Instant, Span};
 use crate::view::View;
@@ -112,6 +113,8 @@ impl World {
             max_nodes,
             join: start.join,
             lineage: start.lineage,
+            bootstrap: Bootstrap::Auto,
+            restarted: start.restarted,
             refuses: start.refuses,
             shared: start.shared,
             addresses_may_be_stale: true,
@@ -222,6 +225,7 @@ impl World {
     fn look(&mut self, index: usize) {
         self.at(self.now + LOOK_EVERY / 2 + self.random.0 % LOOK_EVERY, Event::Look(index));
         if self.processes[index].search {
+            self.feed(index, In::Discovered(self.known.iter().copied().collect()));
             self.known.clone().into_iter().for_each(|address| self.dial(index, address));
         }
         for (address, give_up) in self.processes[index].dialing.clone() {

@@ -1,0 +1,168 @@
+//! Who founds a run. Exactly one process bootstraps; the others wait for it, or for a living run.
+//!
+//! A process that was started again may have been a member of a run that still lives. It founds nothing, and is no founder, before every
+//! address that it knows has answered: any of them may know that run. So fresh weights never take a living run's place.
+//!
+//! A founder that is ready for round 0 stays until the round is decided, here or without it, or until so many founders ended or stand
+//! elsewhere that the rest is no quorum: then nobody can decide the founding any more.
+
+use super::known::Known;
+use super::{Effect, FoundingError, Membership};
+use crate::coordinator::{GivesUp, Voters};
+use crate::ident::{Epoch, Round};
+use crate::machine::Outbox;
+use crate::policy::Bootstrap;
+use crate::time::{Instant, Span};
+use crate::view::{Member, View};
+use crate::wire::{Message, Standing};
+use std::net::SocketAddr;
+
+/// How long a process that bootstraps waits for the answers of all addresses that it knows: one of them may belong to a living run.
+pub const LOOK_FOR_RUN_WAIT: Span = Span::from_millis(1_000);
+
+impl Membership {
+    /// Whether this node may be a founder, once others bootstrap.
+    pub(super) fn founds(&self) -> bool {
+        !self.settings.join && !self.is_bound_to_look()
+    }
+
+    /// A process that was started again looks for the run that it was in.
+    pub(super) fn is_bound_to_look(&self) -> bool {
+        self.settings.restarted && self.settings.bootstrap != Bootstrap::Yes && self.unanswered() > 0
+    }
+
+    /// How many of the addresses that discovery found have not answered.
+    fn unanswered(&self) -> usize {
+        let others = self.discovered.iter().filter(|address| **address != self.settings.address).count();
+        others.saturating_sub(self.hellos.values().filter(|known| self.is_current(known)).count())
+    }
+
+    pub(super) fn discovered(&mut self, addresses: Vec<SocketAddr>, out: &mut Outbox<Effect>) {
+        self.discovered = addresses;
+        self.say_that_it_founds(out);
+        self.found_when_complete(out);
+    }
+
+    /// A process that had to look first, and heard of no run from anybody, names its model: founders count on it from now on.
+    pub(super) fn say_that_it_founds(&mut self, out: &mut Outbox<Effect>) {
+        let founds = self.founds();
+        if std::mem::replace(&mut self.life.said_that_it_founds, founds) != founds && self.model.is_some() && self.life.is_new() {
+            self.say_where_it_stands(out);
+        }
+    }
+
+    /// The address of the one process that bootstraps, as far as this node knows.
+    fn bootstrapper(&self) -> SocketAddr {
+        let founders = self.hellos.values().filter(|known| known.model.is_some() && self.is_current(known)).map(Known::address);
+        let listed = self.discovered.iter().copied().filter(|_| !self.settings.addresses_may_be_stale);
+        founders.chain(listed).chain([self.settings.address]).min().unwrap_or(self.settings.address)
+    }
+
+    fn bootstraps(&self) -> bool {
+        match self.settings.bootstrap {
+            Bootstrap::Yes => true,
+            Bootstrap::No => false,
+            Bootstrap::Auto => self.bootstrapper() == self.settings.address,
+        }
+    }
+
+    /// Whether `known` is of the process that this node can send to.
+    fn is_current(&self, known: &Known) -> bool {
+        self.connected.get(&known.node) == Some(&known.incarnation)
+    }
+
+    /// The process that bootstraps forms the view once `min_nodes` nodes, itself included, called `synchronize`, and none of the known
+    /// addresses belongs to a run.
+    pub(super) fn found_when_complete(&mut self, out: &mut Outbox<Effect>) {
+        let waits = self.life.is_new() && self.life.resigning.is_empty() && self.adopted.is_none();
+        let able = self.model.is_some() && self.refused.is_none() && self.failed.is_none();
+        if !waits || !able || !self.founds() || !self.bootstraps() {
+            return;
+        }
+        if self.unanswered() > 0 && !self.looked {
+            return;
+        }
+        let mut members: Vec<Member> =
+            self.hellos.values().filter(|known| known.model.is_some() && self.is_current(known)).map(Known::member).collect();
+        if members.len() + 1 < self.settings.min_nodes {
+            return;
+        }
+        let super::Settings { identity, address, devices, .. } = self.settings;
+        members.push(Member { id: identity.node, incarnation: identity.incarnation, address, devices });
+        match View::new(Epoch::FOUNDING, members) {
+            Ok(view) => self.found(view, out),
+            Err(error) => self.fail(FoundingError::NoView(error), out),
+        }
+    }
+
+    fn found(&mut self, view: View, out: &mut Outbox<Effect>) {
+        let lineage = super::lineage_of(self.settings.identity, &view);
+        for peer in view.ids().filter(|id| *id != self.me()) {
+            self.send(peer, Message::Found { view: view.clone(), lineage }, out);
+        }
+        self.form(view, lineage, out);
+    }
+
+    /// Leaves a founding that nobody can decide any more.
+    pub(super) fn leave_void_founding(&mut self, out: &mut Outbox<Effect>) {
+        if let Some((view, _)) = &self.adopted
+            && self.is_void(view)
+        {
+            self.adopted = None;
+            self.found_when_complete(out);
+        }
+        let Some(Standing { view, round, .. }) = &self.life.standing else { return };
+        if *round == Round::FOUNDING && self.life.resigning.is_empty() && self.is_void(view) {
+            self.resign(GivesUp::ForDecided, out);
+        }
+    }
+
+    /// Whether the founders that have not ended are no quorum.
+    fn is_void(&self, view: &View) -> bool {
+        let left = view.members().iter().filter(|member| !self.has_ended(member));
+        !Voters::of_founders(view).is_quorum(left.map(|member| member.id))
+    }
+
+    fn has_ended(&self, member: &Member) -> bool {
+        let start = (member.id, member.incarnation);
+        // One process at a time holds an id, and an address.
+        let other_start = self.connected.get(&member.id).is_some_and(|incarnation| *incarnation != member.incarnation);
+        let took_address = |known: &Known| known.address() == member.address && (known.node, known.incarnation) != start;
+        other_start
+            || self.life.ended.contains(&start)
+            || self.left.contains(&start)
+            || self.hellos.values().any(|known| took_address(known) && self.is_current(known))
+    }
+
+    /// Why this node founds nothing, for a person.
+    pub(super) fn why_not_founded(&self) -> Option<String> {
+        if self.model.is_none() || self.settings.join || self.settings.min_nodes == 1 {
+            return None;
+        }
+        if self.is_bound_to_look() {
+            let unanswered = self.unanswered();
+            return Some(format!(
+                "it was started again, and {unanswered} of the known addresses have not answered: the run that it was in may live there. If that run is over, set bootstrap = yes on one node"
+            ));
+        }
+        if !self.met_all() {
+            let (met, needed) = (self.connected.len() + 1, self.settings.min_nodes);
+            return Some(format!("{met} of min_nodes = {needed} nodes have met"));
+        }
+        match self.settings.bootstrap {
+            Bootstrap::No => Some("another process bootstraps the run (bootstrap = no here)".to_owned()),
+            Bootstrap::Auto if !self.bootstraps() => {
+                Some(format!("{} bootstraps the run: the smallest of the known addresses (key bootstrap)", self.bootstrapper()))
+            }
+            Bootstrap::Auto | Bootstrap::Yes => None,
+        }
+    }
+
+    /// The time that known addresses had to answer is over.
+    pub(super) fn look_no_longer(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        if self.look_by.take_if(|by| now >= *by).is_some() {
+            self.looked = true;
+            self.found_when_complete(out);
+        }
+    }
+}
