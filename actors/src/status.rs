@@ -305,6 +305,7 @@ mod tests {
             samples: None,
             order: Vec::new(),
             origin: Origin::default(),
+            forks: Vec::new(),
             waiting: Vec::new(),
             retained: Vec::new(),
             leader: NodeId(members[0].0),

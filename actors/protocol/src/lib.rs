@@ -27,6 +27,7 @@ pub mod algorithm;
 pub mod checkpoint;
 pub mod coordinator;
 pub mod encoding;
+pub mod forks;
 pub mod gossip_peer;
 pub mod ident;
 pub mod liveness;

@@ -306,11 +306,7 @@ impl CoordinatorState {
             self.retained.clone_from(&outcome.retained);
             actors.tell_membership(MembershipMessage::Retained(outcome.retained.clone()));
         }
-        actors.tell_membership(MembershipMessage::Decided {
-            view: outcome.view.clone(),
-            lineage: outcome.lineage,
-            round: outcome.round.next(),
-        });
+        actors.tell_membership(MembershipMessage::Decided(outcome.standing()));
         actors.tell_aggregator(AggregatorMessage::RoundDecided { outcome, members, values, donated, drained });
     }
 

@@ -19,13 +19,13 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use search::Resting;
 use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::coordinator::GivesUp;
-use slowmo_protocol::ident::{Incarnation, Lineage, NodeId, Round};
+use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::liveness;
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::membership::{Effect, In, Membership, Settings};
 use slowmo_protocol::model::ModelSize;
-use slowmo_protocol::view::{Member, View};
-use slowmo_protocol::wire::{Header, JoinRefusal, Message};
+use slowmo_protocol::view::Member;
+use slowmo_protocol::wire::{self, Header, JoinRefusal, Message};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,14 +58,7 @@ pub enum MembershipMessage {
     /// A launcher saw a node's process end.
     Exited(NodeId),
     /// A round was decided.
-    Decided {
-        /// The view of the next round.
-        view: View,
-        /// The model history.
-        lineage: Lineage,
-        /// The next round.
-        round: Round,
-    },
+    Decided(wire::Standing),
     /// Who votes without being a member.
     Retained(Vec<Member>),
     /// A round was decided whose data this node does not hold.
@@ -153,7 +146,7 @@ impl MembershipState {
             MembershipMessage::Datagram(from, bytes, _credit) => self.pulse.feed(liveness::In::Datagram { from, bytes: bytes.to_vec() }),
             MembershipMessage::KnockRefused(node) => self.pulse.knock_refused(node),
             MembershipMessage::Exited(node) => self.pulse.feed(liveness::In::Exited(node, None)),
-            MembershipMessage::Decided { view, lineage, round } => self.feed(In::Decided { view, lineage, round }),
+            MembershipMessage::Decided(standing) => self.feed(In::Decided(standing)),
             MembershipMessage::Retained(voters) => self.feed(In::Retained(voters)),
             MembershipMessage::Stranded => self.feed(In::Stranded),
             MembershipMessage::Resigned(obeyed) => self.feed(In::Resigned(obeyed)),

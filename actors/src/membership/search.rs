@@ -35,13 +35,13 @@ impl Resting {
 pub(super) async fn search(context: Arc<NodeContext>, resting: Arc<Resting>) {
     // What fails, fails many times a second.
     let mut told = None;
-    let mut found = Vec::new();
+    let mut found = None;
     loop {
         match context.discovery.peers().await {
             Ok(peers) => {
                 told = None;
-                if found != peers {
-                    found.clone_from(&peers);
+                if found.as_ref() != Some(&peers) {
+                    found = Some(peers.clone());
                     context.actors.tell_membership(MembershipMessage::Discovered(peers.clone()));
                 }
                 let due = peers.into_iter().filter(|peer| resting.is_over(*peer));

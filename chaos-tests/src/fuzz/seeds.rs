@@ -63,6 +63,7 @@ fn outcome(participants: &[u64]) -> Outcome {
         samples: None,
         order: Vec::new(),
         origin: Origin::default(),
+        forks: Vec::new(),
         waiting: Vec::new(),
         retained: Vec::new(),
         leader: NodeId(1),
@@ -84,7 +85,7 @@ pub(super) fn coordinator() -> Seeds {
     let contribute = |round| frame(round, first, Message::Contribute(contributed()));
     let outcome = outcome(&[1, 2]);
     let proposal = Proposal { outcome: outcome.clone(), participants: vec![NodeId(1), NodeId(2)] };
-    let draft = Draft::new(&proposal, Base { round: now, view: &view(), order: &[] });
+    let draft = Draft::new(&proposal, Base { round: now, view: &view(), order: &[], forks: &[] });
     let ready = |round, term| frame(round, term, Message::Ready);
     let accept = |entry| frame(now, second, Message::Accept(entry));
     let decide = |term, entry, leaves| frame(now, term, Message::Decide { entry, leaves });

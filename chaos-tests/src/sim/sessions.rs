@@ -129,8 +129,8 @@ impl World {
         // Who leaves takes its address away.
         let stays = |other: &&Process| self.processes[**other].ended != Some(End::Left);
         let found: Vec<SocketAddr> = self.newest.values().filter(stays).map(|other| self.processes[*other].node.address).collect();
-        if self.processes[process].discovered != found {
-            self.processes[process].discovered.clone_from(&found);
+        if self.processes[process].discovered.as_ref() != Some(&found) {
+            self.processes[process].discovered = Some(found.clone());
             self.tell(process, Mail::Membership(ToMembership::In(membership::In::Discovered(found.clone()))), 0);
         }
         found.into_iter().for_each(|address| self.dial(process, address));

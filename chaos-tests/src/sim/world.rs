@@ -41,7 +41,7 @@ pub struct Running {
     /// How it ended, if it did.
     pub ended: Option<End>,
     /// The addresses that it was told of.
-    pub discovered: Vec<SocketAddr>,
+    pub discovered: Option<Vec<SocketAddr>>,
     /// Whether it may be part of a founding view.
     pub founding: Founding,
     /// When each part gets its next tick.
@@ -231,7 +231,7 @@ impl World {
             paused_until: 0,
             clock: Clock::default(),
             searches: true,
-            discovered: Vec::new(),
+            discovered: None,
             draining: false,
             ended: None,
             founding,

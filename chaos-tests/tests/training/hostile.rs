@@ -42,7 +42,7 @@ fn usurped() -> View {
 /// What the stranger says of itself: another configuration, another model, and a place far ahead in a history of its own.
 fn hello(standing: bool) -> Message {
     let (lineage, round, alive) = (Lineage(1), Round(9_999), vec![STRANGER, NodeId(2)]);
-    let standing = standing.then(|| Standing { lineage, round, view: usurped(), alive });
+    let standing = standing.then(|| Standing { lineage, forks: Vec::new(), round, view: usurped(), alive });
     let model = Some(ModelSize::of(1));
     Message::Hello(Hello { address: address(99), devices: 1, settings: "tau = 1".to_owned(), model, standing, lineage: Some(Lineage(1)) })
 }
@@ -65,6 +65,7 @@ fn forged() -> Outcome {
         samples: None,
         order: vec![],
         origin: Origin::default(),
+        forks: Vec::new(),
         waiting: vec![],
         retained: vec![],
         leader: STRANGER,
@@ -75,7 +76,7 @@ fn forged() -> Outcome {
 fn wrong_messages() -> Vec<Message> {
     let proposal = Proposal { outcome: forged(), participants: vec![STRANGER, NodeId(2)] };
     let view = usurped();
-    let draft = Draft::new(&proposal, Base { round: Round(1), view: &view, order: &[] });
+    let draft = Draft::new(&proposal, Base { round: Round(1), view: &view, order: &[], forks: &[] });
     let voters = vec![Voter { node: STRANGER, incarnation: Incarnation(1) }];
     let contributed = Contributed { spec: RoundSpec { step: Step(99), ..spec() }, samples: None, rates: vec![] };
     let accepted = Some((header(STRANGER, 1).term, forged()));

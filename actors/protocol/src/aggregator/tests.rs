@@ -34,6 +34,7 @@ fn outcome(round: Round, spec: RoundSpec) -> Outcome {
         samples: None,
         order: Vec::new(),
         origin: Origin::default(),
+        forks: Vec::new(),
         waiting: Vec::new(),
         retained: Vec::new(),
         leader: crate::ident::NodeId(1),

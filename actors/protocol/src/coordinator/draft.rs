@@ -3,6 +3,7 @@
 
 use super::outcome::{Origin, Outcome, Proposal, RoundSpec};
 use super::voters::{NextVoters, VOTERS_KEPT, Voter};
+use crate::forks::Fork;
 use crate::ident::{Lineage, NodeId, ShardId};
 use crate::sampler::Progress;
 use crate::shards::SHARDS_MAX;
@@ -47,6 +48,8 @@ pub struct Draft {
     pub order: Option<Order>,
     /// See [`Outcome::origin`].
     pub origin: Origin,
+    /// The fork that begins with this entry, if one does.
+    pub fork: Option<Fork>,
 }
 
 /// The order of the gossip graph.
@@ -62,6 +65,8 @@ pub struct Base<'a> {
     pub view: &'a View,
     /// The order of the gossip graph.
     pub order: &'a [NodeId],
+    /// The forks of its history.
+    pub forks: &'a [Fork],
 }
 
 impl Draft {
@@ -89,6 +94,7 @@ impl Draft {
             samples: outcome.samples.clone(),
             order: (outcome.order != base.order).then(|| Order(outcome.order.clone())),
             origin: outcome.origin,
+            fork: outcome.forks.get(base.forks.len()).copied(),
         }
     }
 
@@ -138,6 +144,7 @@ impl Draft {
             samples: self.samples.clone(),
             order: self.order.as_ref().map_or_else(|| base.order.to_vec(), |order| order.0.clone()),
             origin: self.origin,
+            forks: base.forks.iter().copied().chain(self.fork).collect(),
             waiting: self.waiting.clone(),
             retained: self.retained.clone(),
             leader: self.leader,
@@ -191,11 +198,18 @@ mod tests {
             samples: None,
             order: vec![NodeId(3), NodeId(2)],
             origin: Origin::default(),
+            forks: vec![fork(3), fork(5)],
             waiting: vec![NodeId(3)],
             retained: vec![before.members()[2].clone()],
             leader: NodeId(2),
         };
         (before, Proposal { outcome, participants: vec![NodeId(2), NodeId(4)] })
+    }
+
+    const FORKS: [Fork; 1] = [fork(3)];
+
+    const fn fork(round: u64) -> Fork {
+        Fork { round: Round(round), contributors: 1, lineage: Lineage(7) }
     }
 
     fn sorted(mut members: Vec<Member>) -> Vec<Member> {
@@ -204,7 +218,7 @@ mod tests {
     }
 
     fn base(view: &View) -> Base<'_> {
-        Base { round: Round(5), view, order: &[] }
+        Base { round: Round(5), view, order: &[], forks: &FORKS }
     }
 
     #[test]

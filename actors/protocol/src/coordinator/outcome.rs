@@ -1,10 +1,12 @@
 //! What a round is expected to be, and what it turned out to be.
 
 use super::voters::{VOTERS_KEPT, Voter, Voters};
+use crate::forks::{FORKS_MAX, Fork};
 use crate::ident::{Lineage, NodeId, Round, ShardId, Step};
 use crate::sampler::Progress;
 use crate::shards::SHARDS_MAX;
 use crate::view::{MEMBERS_MAX, Member, View};
+use crate::wire::Standing;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -127,6 +129,9 @@ pub struct Outcome {
     pub order: Vec<NodeId>,
     /// Where the history comes from.
     pub origin: Origin,
+    /// Its forks since the bootstrap, the first one in front.
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, FORKS_MAX>")]
+    pub forks: Vec<Fork>,
     /// Members of the next view that vote one entry later, ascending.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
     pub waiting: Vec<NodeId>,
@@ -146,11 +151,18 @@ impl Outcome {
         Voters::new(voting.chain(self.retained.iter().map(Voter::from)).collect(), self.leader)
     }
 
+    /// Where its members stand once they applied it.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        let (lineage, forks) = (self.lineage, self.forks.clone());
+        Standing { lineage, forks, round: self.round.next(), view: self.view.clone(), alive: Vec::new() }
+    }
+
     /// Whether the two differ at most in the history that they go on with and in who votes next: who holds the data of one holds
     /// that of the other.
     #[must_use]
     pub fn has_the_data_of(&self, other: &Self) -> bool {
-        let Self { lineage: _, waiting: _, retained: _, leader: _, .. } = self;
+        let Self { lineage: _, forks: _, waiting: _, retained: _, leader: _, .. } = self;
         (self.round, self.spec, self.momentum_lost) == (other.round, other.spec, other.momentum_lost)
             && (&self.contributors, &self.view, &self.absent) == (&other.contributors, &other.view, &other.absent)
             && (&self.samples, &self.order, &self.origin) == (&other.samples, &other.order, &other.origin)

@@ -31,14 +31,15 @@ impl Membership {
         self.settings.restarted && self.settings.bootstrap != Bootstrap::Yes && self.unanswered() > 0
     }
 
-    /// How many of the addresses that discovery found have not answered.
+    /// How many of the addresses that discovery found have not answered; one, if it has said nothing yet.
     fn unanswered(&self) -> usize {
-        let others = self.discovered.iter().filter(|address| **address != self.settings.address).count();
+        let Some(discovered) = &self.discovered else { return 1 };
+        let others = discovered.iter().filter(|address| **address != self.settings.address).count();
         others.saturating_sub(self.hellos.values().filter(|known| self.is_current(known)).count())
     }
 
     pub(super) fn discovered(&mut self, addresses: Vec<SocketAddr>, out: &mut Outbox<Effect>) {
-        self.discovered = addresses;
+        self.discovered = Some(addresses);
         self.say_that_it_founds(out);
         self.found_when_complete(out);
     }
@@ -54,7 +55,7 @@ impl Membership {
     /// The address of the one process that bootstraps, as far as this node knows.
     fn bootstrapper(&self) -> SocketAddr {
         let founders = self.hellos.values().filter(|known| known.model.is_some() && self.is_current(known)).map(Known::address);
-        let listed = self.discovered.iter().copied().filter(|_| !self.settings.addresses_may_be_stale);
+        let listed = self.discovered.iter().flatten().copied().filter(|_| !self.settings.addresses_may_be_stale);
         founders.chain(listed).chain([self.settings.address]).min().unwrap_or(self.settings.address)
     }
 

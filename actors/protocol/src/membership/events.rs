@@ -8,7 +8,7 @@ use crate::model::ModelSize;
 use crate::policy::Bootstrap;
 use crate::time::Span;
 use crate::view::{Member, View};
-use crate::wire::{Frame, Header, JoinRefusal, Message};
+use crate::wire::{Frame, Header, JoinRefusal, Message, Standing};
 use std::net::SocketAddr;
 
 /// What happens to the membership.
@@ -38,15 +38,8 @@ pub enum In {
     },
     /// A node that was declared dead is alive.
     Up(NodeId),
-    /// The coordinator applied a decided outcome.
-    Decided {
-        /// The view of the next round.
-        view: View,
-        /// The model history.
-        lineage: Lineage,
-        /// The next round.
-        round: Round,
-    },
+    /// The coordinator applied a decided outcome: where this node stands now.
+    Decided(Standing),
     /// Who votes on the rounds to come without being a member, in place of those told before: watched like members, and dialed.
     Retained(Vec<Member>),
     /// A round was decided whose data this node does not hold: it has to join again.

@@ -3,21 +3,18 @@
 //!
 //! A founding that is not decided is given up without loss. Of two that share nodes the one with the lower lowest id is
 //! preferred: its members change over to it as the founding members that they are, the others join. A decided history is given
-//! up only if it went on without this node, or for one of the same bootstrap that has more rounds. Two that were bootstrapped apart
+//! up only if it went on without this node, or for one of the same bootstrap that ranks higher (`forks`). Two that were bootstrapped apart
 //! and decided rounds stay apart, whoever may decide: nobody's training is thrown away unasked, and both sides say so by name.
 
 use super::{DECISION_WAIT, Effect, Membership};
 use crate::coordinator::GivesUp;
+use crate::forks::rank;
 use crate::ident::{Lineage, NodeId, Round};
 use crate::machine::Outbox;
 use crate::time::Instant;
 use crate::view::View;
 use crate::wire::{Header, Hello, Message, Standing};
-use std::cmp::Reverse;
-
-/// By how many rounds what was told of another history is behind when it is heard. Two sides that go on at the same pace must
-/// not each take the other for the one with more rounds.
-const ROUNDS_TOLD_LATE: u64 = 1;
+use std::cmp::{Ordering, Reverse};
 
 impl Membership {
     /// What this node stands by: its place in a history, or a founding that it agreed to.
@@ -109,7 +106,7 @@ impl Membership {
     }
 
     /// Whether our standing is void beside theirs: the same history went on without this node; our founding is not decided, and
-    /// theirs is, or shares nodes with ours and is better; or, one of the same origin, their history has more rounds.
+    /// theirs is, or shares nodes with ours and is better; or, of one bootstrap, their history ranks higher.
     fn gives_way(&self, ours: &Standing, sender: NodeId, theirs: &Standing) -> bool {
         let without_me = !self.counts_on_me(&theirs.view);
         if ours.lineage == theirs.lineage {
@@ -215,21 +212,25 @@ impl Membership {
     }
 }
 
-fn founding(view: View, lineage: Lineage) -> Standing {
-    Standing { lineage, round: Round::FOUNDING, view, alive: Vec::new() }
+pub(super) fn founding(view: View, lineage: Lineage) -> Standing {
+    Standing { lineage, forks: Vec::new(), round: Round::FOUNDING, view, alive: Vec::new() }
 }
 
-/// Which of two histories lives on: a decided one beside one that is not, then the one with more rounds, then the one with the
-/// lower lowest id. Two foundings of the same lowest id, of two starts of it, differ by lineage.
+/// Which of two histories lives on: a decided one beside one that is not; of two undecided ones the one with the lower lowest id; of one
+/// bootstrap the one that [`rank`] says. Of two bootstraps, between which only an outsider chooses, the lower lineage.
 fn is_preferred(one: &Standing, other: &Standing) -> bool {
     let decided = |standing: &Standing| standing.round > Round::FOUNDING;
     if decided(one) != decided(other) {
         return decided(one);
     }
-    let apart = one.round.0.abs_diff(other.round.0) > ROUNDS_TOLD_LATE;
-    let rounds = |standing: &Standing| if apart { standing.round } else { Round::FOUNDING };
-    let rank = |standing: &Standing| (rounds(standing), Reverse(standing.view.lowest()), Reverse(standing.lineage));
-    rank(one) > rank(other)
+    if !decided(one) {
+        let key = |standing: &Standing| (Reverse(standing.view.lowest()), Reverse(standing.lineage));
+        return key(one) > key(other);
+    }
+    if !one.lineage.is_akin(other.lineage) {
+        return one.lineage < other.lineage;
+    }
+    rank((&one.forks, one.round), (&other.forks, other.round)) == Ordering::Greater
 }
 
 #[cfg(test)]

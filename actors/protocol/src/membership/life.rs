@@ -9,7 +9,7 @@ use crate::coordinator::GivesUp;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Outbox;
 use crate::time::Instant;
-use crate::view::{MEMBERS_MAX, Member, View};
+use crate::view::{MEMBERS_MAX, Member};
 use crate::wire::{Header, Hello, JoinRefusal, Message, Standing};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -137,8 +137,9 @@ impl Membership {
     }
 
     /// Becomes, or stays, a member of `view`.
-    pub(super) fn enter(&mut self, view: View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
-        let before = self.life.standing.replace(Standing { lineage, round, view, alive: Vec::new() });
+    pub(super) fn enter(&mut self, standing: Standing, out: &mut Outbox<Effect>) {
+        let round = standing.round;
+        let before = self.life.standing.replace(standing);
         let asked = self.life.asked.map(|(lineage, _)| lineage);
         self.life.lineage_before = before.as_ref().map(|before| before.lineage).or(asked);
         (self.life.cluster, self.life.asked, self.life.counted) = (None, None, None);
@@ -182,8 +183,8 @@ impl Membership {
         }
     }
 
-    pub(super) fn decided(&mut self, view: View, lineage: Lineage, round: Round, out: &mut Outbox<Effect>) {
-        let given_up = |standing: &Standing| standing.lineage == lineage;
+    pub(super) fn decided(&mut self, decided: Standing, out: &mut Outbox<Effect>) {
+        let given_up = |standing: &Standing| standing.lineage == decided.lineage;
         if self.life.resigning.iter().flatten().chain(&self.life.kept).any(given_up) {
             // Decided before it was given up: this node stays, and is no founder of the other one.
             self.life.resigning.iter_mut().for_each(|standing| *standing = None);
@@ -191,9 +192,8 @@ impl Membership {
         } else if !self.life.resigning.is_empty() {
             return;
         }
-        let admits = view.member(self.me()).is_some_and(|member| member.incarnation == self.settings.identity.incarnation);
-        if admits {
-            return self.enter(view, lineage, round, out);
+        if self.counts_on_me(&decided.view) {
+            return self.enter(decided, out);
         }
         self.life.standing = None;
         (self.life.drained, self.life.left_out) = (true, false);

@@ -69,8 +69,8 @@ pub struct Membership {
     /// How often somebody could no longer be sent to, or another start of it.
     disconnections: u64,
     hellos: BTreeMap<NodeId, Known>,
-    /// The addresses that discovery found, this node's own perhaps among them.
-    discovered: Vec<SocketAddr>,
+    /// The addresses that discovery found, this node's own perhaps among them; `None` before it has said anything.
+    discovered: Option<Vec<SocketAddr>>,
     /// Until when they are waited for before this node bootstraps, and whether that is over.
     look_by: Option<Instant>,
     looked: bool,
@@ -101,7 +101,7 @@ impl Machine for Membership {
             In::Frame { header, message } => self.receive(header, *message, now, out),
             In::Down { node, incarnation, ended } => self.down(node, incarnation, ended, out),
             In::Up(node) => self.up(node, out),
-            In::Decided { view, lineage, round } => self.decided(view, lineage, round, out),
+            In::Decided(standing) => self.decided(standing, out),
             In::Retained(voters) => {
                 voters.iter().for_each(|voter| self.life.missed.note(voter.clone()));
                 self.life.retained = voters;
@@ -152,7 +152,7 @@ impl Membership {
             connected: BTreeMap::new(),
             disconnections: 0,
             hellos: BTreeMap::new(),
-            discovered: Vec::new(),
+            discovered: None,
             look_by: None,
             looked: false,
             appear_by: None,
@@ -318,7 +318,7 @@ impl Membership {
 
     fn form(&mut self, view: View, lineage: Lineage, out: &mut Outbox<Effect>) {
         out.push(Effect::Formed { view: view.clone(), lineage });
-        self.enter(view, lineage, Round::FOUNDING, out);
+        self.enter(histories::founding(view, lineage), out);
     }
 
     /// Fails once every node that is waited for can be sent to, so that it is told the same; after a while without them.

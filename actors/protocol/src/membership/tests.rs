@@ -14,7 +14,7 @@ pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
     let (connect_timeout, synchronize_timeout) = (Span(100), Span(1000));
     let shared = shared.to_owned();
     let addresses_may_be_stale = false;
-    Membership::new(Settings {
+    let mut machine = Membership::new(Settings {
         identity,
         address,
         devices: 1,
@@ -29,7 +29,13 @@ pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
         addresses_may_be_stale,
         connect_timeout,
         synchronize_timeout,
-    })
+    });
+    machine.discovered = Some(Vec::new());
+    machine
+}
+
+pub(super) fn at(lineage: Lineage, round: Round, view: View) -> Standing {
+    Standing { lineage, forks: Vec::new(), round, view, alive: Vec::new() }
 }
 
 /// What came out, but for what a person is told while the machine waits.
@@ -213,7 +219,7 @@ fn little_is_kept_of_a_hello_with_a_large_view() {
     for id in 2..40 {
         let mut peer = machine(id, 9, "tau = 12");
         let alive = view.ids().collect();
-        peer.life.standing = Some(Standing { lineage: Lineage(5), round: Round(7), view: view.clone(), alive });
+        peer.life.standing = Some(Standing { alive, ..at(Lineage(5), Round(7), view.clone()) });
         let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
         node.handle(In::Frame { header, message }, Instant(0), &mut out);
     }
@@ -262,7 +268,7 @@ fn joiner(met: &[u64]) -> Membership {
     let view = View::new(Epoch(4), vec![member(1), member(2)]).unwrap();
     for id in met {
         let mut peer = machine(*id, 1, "");
-        peer.life.standing = Some(Standing { lineage: Lineage(5), round: Round(7), view: view.clone(), alive: vec![] });
+        peer.life.standing = Some(at(Lineage(5), Round(7), view.clone()));
         node.handle(In::PeerUp(NodeId(*id), Incarnation(id + 100)), Instant(0), &mut out);
         let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
         node.handle(In::Frame { header, message }, Instant(0), &mut out);
@@ -313,7 +319,7 @@ fn a_member_that_joins_again_is_not_late_for_its_founding() {
     let members =
         [1, 2, 9].map(|id| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 });
     let view = View::new(Epoch(5), members.into()).unwrap();
-    node.handle(In::Decided { view, lineage: Lineage(5), round: Round(8) }, Instant(1), &mut out);
+    node.handle(In::Decided(at(Lineage(5), Round(8), view)), Instant(1), &mut out);
     node.handle(In::Stranded, Instant(2), &mut out);
     node.handle(In::Tick, Instant(0).after(Span::from_millis(99_000)), &mut out);
     assert!(out.take().iter().all(|effect| !matches!(effect, Effect::Fail(_))));
@@ -324,7 +330,7 @@ fn a_member_that_was_stranded_founds_no_cluster_of_its_own() {
     let (mut node, mut out) = (machine(1, 1, ""), Outbox::default());
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     let Standing { view, lineage, .. } = node.life.standing.clone().unwrap();
-    node.handle(In::Decided { view, lineage, round: Round(8) }, Instant(1), &mut out);
+    node.handle(In::Decided(at(lineage, Round(8), view)), Instant(1), &mut out);
     node.handle(In::Stranded, Instant(2), &mut out);
     out.take();
     node.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(3), &mut out);
@@ -340,15 +346,15 @@ fn a_node_that_leaves_does_not_ask_to_be_admitted_again() {
         let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
         let view = |epoch: u64, ids: &[u64]| View::new(Epoch(epoch), ids.iter().map(|id| member(*id)).collect()).unwrap();
         let (with, without) = (view(5, &[1, 2, 9]), view(6, &[1, 2]));
-        node.handle(In::Decided { view: with, lineage: Lineage(5), round: Round(8) }, Instant(1), &mut out);
+        node.handle(In::Decided(at(Lineage(5), Round(8), with)), Instant(1), &mut out);
         node.handle(leave, Instant(2), &mut out);
         out.take();
         // A faster member tells of the round that leaves this node out before this node's own coordinator does.
         let mut peer = machine(1, 1, "");
-        peer.life.standing = Some(Standing { lineage: Lineage(5), round: Round(9), view: without.clone(), alive: vec![] });
+        peer.life.standing = Some(at(Lineage(5), Round(9), without.clone()));
         let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
         node.handle(In::Frame { header, message }, Instant(3), &mut out);
-        node.handle(In::Decided { view: without, lineage: Lineage(5), round: Round(9) }, Instant(4), &mut out);
+        node.handle(In::Decided(at(Lineage(5), Round(9), without)), Instant(4), &mut out);
         let asks = |effect: &Effect| matches!(effect, Effect::Send { frame: Frame::V1 { message, .. }, .. } if **message == Message::Join);
         assert!(!out.take().iter().any(asks));
     }
@@ -361,7 +367,7 @@ fn a_node_that_was_told_to_drain_while_it_joined_leaves_once_it_is_admitted() {
     assert_eq!(out.take(), [], "nobody counts on it yet");
     let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
     let view = View::new(Epoch(5), vec![member(1), member(2), member(9)]).unwrap();
-    node.handle(In::Decided { view: view.clone(), lineage: Lineage(5), round: Round(8) }, Instant(2), &mut out);
+    node.handle(In::Decided(at(Lineage(5), Round(8), view.clone())), Instant(2), &mut out);
     let leaving = |effect: &Effect| matches!(effect, Effect::Leaving { node: NodeId(9), contributes: true, .. });
     let told = |effect: &Effect| {
         let Effect::Send { frame: Frame::V1 { message, .. }, .. } = effect else { return false };
@@ -369,7 +375,7 @@ fn a_node_that_was_told_to_drain_while_it_joined_leaves_once_it_is_admitted() {
     };
     let effects = out.take();
     assert_eq!((effects.iter().filter(|effect| leaving(effect)).count(), effects.iter().filter(|effect| told(effect)).count()), (1, 2));
-    node.handle(In::Decided { view, lineage: Lineage(5), round: Round(9) }, Instant(3), &mut out);
+    node.handle(In::Decided(at(Lineage(5), Round(9), view)), Instant(3), &mut out);
     assert!(!out.take().iter().any(leaving), "once is enough");
 }
 
@@ -379,13 +385,13 @@ fn a_member_that_resigned_while_others_counted_on_it_asks_again() {
     let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
     let view = |epoch: u64, ids: &[u64]| View::new(Epoch(epoch), ids.iter().map(|id| member(*id)).collect()).unwrap();
     let (before, after) = (view(5, &[1, 2, 9]), view(6, &[2, 9]));
-    node.handle(In::Decided { view: before.clone(), lineage: Lineage(5), round: Round(8) }, Instant(1), &mut out);
+    node.handle(In::Decided(at(Lineage(5), Round(8), before.clone())), Instant(1), &mut out);
     node.handle(In::Stranded, Instant(2), &mut out);
     node.handle(In::Resigned(true), Instant(2), &mut out);
     // One has not heard of the round that stranded this node; the other has, and that round's view has this node in it.
     for (id, round, view) in [(1, 8, before), (2, 9, after)] {
         let mut peer = machine(id, 1, "");
-        peer.life.standing = Some(Standing { lineage: Lineage(5), round: Round(round), view, alive: vec![] });
+        peer.life.standing = Some(at(Lineage(5), Round(round), view));
         let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
         node.handle(In::Frame { header, message }, Instant(3), &mut out);
     }
@@ -417,14 +423,14 @@ fn a_cluster_of_which_nobody_is_left_is_no_longer_waited_for() {
     for id in [1, 2] {
         let mut peer = machine(id, 1, "");
         peer.settings.identity.incarnation = Incarnation(id + 200);
-        peer.life.standing = Some(Standing { lineage: Lineage(6), round: Round(4), view: view.clone(), alive: vec![] });
+        peer.life.standing = Some(at(Lineage(6), Round(4), view.clone()));
         node.handle(In::PeerDown { node: NodeId(id), departed: false }, Instant(1), &mut out);
         node.handle(In::PeerUp(NodeId(id), Incarnation(id + 200)), Instant(1), &mut out);
     }
     for id in [1, 2] {
         let mut peer = machine(id, 1, "");
         peer.settings.identity.incarnation = Incarnation(id + 200);
-        peer.life.standing = Some(Standing { lineage: Lineage(6), round: Round(4), view: view.clone(), alive: vec![] });
+        peer.life.standing = Some(at(Lineage(6), Round(4), view.clone()));
         let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
         node.handle(In::Frame { header, message }, Instant(2), &mut out);
     }
@@ -438,7 +444,7 @@ fn a_member_that_has_resigned_learns_who_of_the_view_died() {
     let (mut node, mut out) = (machine(1, 1, ""), Outbox::default());
     let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
     let view = View::new(Epoch(5), [1, 2, 3].map(member).to_vec()).unwrap();
-    node.handle(In::Decided { view, lineage: Lineage(5), round: Round(8) }, Instant(1), &mut out);
+    node.handle(In::Decided(at(Lineage(5), Round(8), view)), Instant(1), &mut out);
     node.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(1), &mut out);
     // It stands nowhere.
     let peer = machine(2, 1, "");

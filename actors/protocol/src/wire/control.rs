@@ -3,6 +3,7 @@
 use super::{CONTROL_FRAME_BYTES_MAX, DecodeError, EncodeError, PREFACE_BYTES_MAX, bounded};
 use crate::algorithm::WireType;
 use crate::coordinator::{Draft, Outcome, RoundSpec, Voter};
+use crate::forks::{FORKS_MAX, Fork};
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use crate::machine::Place;
 use crate::membership::settings::SETTINGS_BYTES_MAX;
@@ -188,6 +189,9 @@ pub enum Message {
 pub struct Standing {
     /// The model history.
     pub lineage: Lineage,
+    /// Its forks since the bootstrap, the first one in front.
+    #[serde(deserialize_with = "bounded::list::<_, _, FORKS_MAX>")]
+    pub forks: Vec<Fork>,
     /// The round being worked towards.
     pub round: Round,
     /// The view of that round.

@@ -5,6 +5,7 @@ use super::datagram::tests::{messages as swim_messages, packet};
 use super::*;
 use crate::algorithm::WireType;
 use crate::coordinator::{Draft, Order, Origin, Outcome, RoundKind, RoundSpec, Voter};
+use crate::forks::Fork;
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term};
 use crate::model::ModelSize;
 use crate::sampler::{DecidedRound, Progress, Settings};
@@ -92,6 +93,7 @@ pub(super) fn outcome(kind: RoundKind) -> Outcome {
         samples,
         order,
         origin: origin(),
+        forks: vec![fork()],
         waiting: vec![NodeId(9)],
         retained: vec![retained()],
         leader: NodeId(5),
@@ -100,6 +102,11 @@ pub(super) fn outcome(kind: RoundKind) -> Outcome {
 
 fn origin() -> Origin {
     Origin { run: 2, rounds: 40, momentum_lost: 1 }
+}
+
+/// At round 41, with two contributors.
+fn fork() -> Fork {
+    Fork { round: Round(41), contributors: 2, lineage: header().lineage }
 }
 
 /// A voter that is no member.
@@ -119,11 +126,15 @@ const ORIGIN: &str = "0200000028000000000000000100000000000000";
 const VOTERS: &str = "\
 0100000000000000090000000000000001000000000000000700000000000000030000000000000000000000\
 0a000007e81c01000500000000000000";
+/// At round 41, with two contributors; its history follows.
+const FORK: &str = "290000000000000002000000";
 /// Shards 3 and 511.
 const ABSENT: &str = "020000000000000003000000ff010000";
 
 fn outcome_bytes(kind: &str) -> String {
-    format!("{LINEAGE}2a00000000000000{kind}{TERMS}{BOTH}{VIEW}{ABSENT}060000000000000001{PROGRESS}{TURNED}{ORIGIN}{VOTERS}")
+    format!(
+        "{LINEAGE}2a00000000000000{kind}{TERMS}{BOTH}{VIEW}{ABSENT}060000000000000001{PROGRESS}{TURNED}{ORIGIN}0100000000000000{FORK}{LINEAGE}{VOTERS}"
+    )
 }
 
 /// Of four members one takes no part, one does not contribute, two leave; another node joins.
@@ -144,6 +155,7 @@ pub(super) fn draft(kind: RoundKind) -> Draft {
         samples,
         order: Some(Order(order)),
         origin: origin(),
+        fork: Some(fork()),
     }
 }
 
@@ -155,11 +167,11 @@ const CHANGES: &str = "\
 010000000000000005000000000000000100000000000000000000000a000005e81c0800";
 
 fn draft_bytes(kind: &str) -> String {
-    format!("{kind}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}060000000000000001{PROGRESS}01{TURNED}{ORIGIN}")
+    format!("{kind}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}060000000000000001{PROGRESS}01{TURNED}{ORIGIN}01{FORK}{LINEAGE}")
 }
 
 pub(super) fn standing() -> Standing {
-    Standing { lineage: header().lineage, round: Round(42), view: view(), alive: vec![NodeId(9)] }
+    Standing { lineage: header().lineage, forks: Vec::new(), round: Round(42), view: view(), alive: vec![NodeId(9)] }
 }
 
 pub(super) fn contributed() -> Contributed {
@@ -180,7 +192,7 @@ fn hellos() -> Vec<(Message, String)> {
     };
     let alive = "01000000000000000900000000000000";
     let model = "0140787d010000000003000000000000000500000000000000";
-    let member = format!("00000000{INTRODUCTION}{model}01{LINEAGE}2a00000000000000{VIEW}{alive}00");
+    let member = format!("00000000{INTRODUCTION}{model}01{LINEAGE}00000000000000002a00000000000000{VIEW}{alive}00");
     let joiner = format!("00000000{INTRODUCTION}{model}0001{LINEAGE}");
     vec![
         (hello(None, None, None), format!("00000000{INTRODUCTION}000000")),
@@ -218,10 +230,10 @@ fn abandons() -> Vec<(Message, String)> {
 }
 
 fn attempts() -> Vec<(Message, String)> {
-    let plain = Draft { samples: None, order: None, ..draft(RoundKind::Found) };
+    let plain = Draft { samples: None, order: None, fork: None, ..draft(RoundKind::Found) };
     let admit = Message::Admit { parent: outcome(RoundKind::Average), draft: draft(RoundKind::Slow) };
     vec![
-        (Message::Attempt(plain), format!("0b000000{FOUND}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}06000000000000000000{ORIGIN}")),
+        (Message::Attempt(plain), format!("0b000000{FOUND}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}06000000000000000000{ORIGIN}00")),
         (Message::Attempt(draft(RoundKind::Gradients)), format!("0b000000{}", draft_bytes(GRADIENTS))),
         (admit, format!("0c000000{}{}", outcome_bytes(AVERAGE), draft_bytes(SLOW))),
         (Message::Ready, "0d000000".to_owned()),

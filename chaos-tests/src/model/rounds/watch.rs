@@ -121,7 +121,7 @@ impl State {
     }
 
     fn check_attempt(&mut self, header: &Header, draft: &Draft) {
-        let base = Base { round: header.round, view: self.view_of(header.round), order: &[] };
+        let base = Base { round: header.round, view: self.view_of(header.round), order: &[], forks: &[] };
         let Some(proposal) = draft.resolve(base) else { return self.violate(Violation::TwoEntries) };
         let attempt = Attempt::of(header);
         if let Some(known) = self.watch.attempts.get(&attempt) {

@@ -6,7 +6,7 @@ use crate::sim::mail::{
     Contribution, Failure, Mail, Movement, RoundDecided, Stream, ToAggregator, ToGossip, ToMembership, ToRounds, Values, Wish,
 };
 use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings, Votes};
-use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round};
+use slowmo_protocol::ident::{Epoch, Lineage, NodeId};
 use slowmo_protocol::machine::{Identity, Machine, Outbox};
 use slowmo_protocol::membership;
 use slowmo_protocol::time::Instant;
@@ -245,14 +245,10 @@ impl RoundsPart {
             let event = membership::In::Retained(outcome.retained.clone());
             wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(event))));
         }
-        self.tell_decided(&outcome, next, wishes);
+        let event = membership::In::Decided(outcome.standing());
+        wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(event))));
         let decided = RoundDecided { outcome, members, values, donated, drained };
         wishes.push(Wish::Tell(Mail::Aggregator(ToAggregator::Decided(Box::new(decided)))));
-    }
-
-    fn tell_decided(&self, outcome: &Outcome, round: Round, wishes: &mut Vec<Wish>) {
-        let (view, lineage) = (outcome.view.clone(), outcome.lineage);
-        wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(membership::In::Decided { view, lineage, round }))));
     }
 
     fn record(&self, outcome: &Outcome, decision: &Decision, participants: Vec<NodeId>, values: &Values, wishes: &mut Vec<Wish>) {

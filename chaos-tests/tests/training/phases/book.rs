@@ -50,8 +50,8 @@ impl Book {
             Message::Attempt(draft) | Message::Admit { draft, .. } => {
                 let before = header.round.0.checked_sub(1).and_then(|before| self.outcomes.get(&before));
                 let view = before.map(|before| &before.view).or(self.founding.as_ref());
-                let order = before.map_or(&[][..], |before| &before.order);
-                let proposal = view.and_then(|view| draft.resolve(Base { round: header.round, view, order }));
+                let (order, forks) = before.map_or((&[][..], &[][..]), |before| (&before.order, &before.forks));
+                let proposal = view.and_then(|view| draft.resolve(Base { round: header.round, view, order, forks }));
                 self.attempts.extend(proposal.map(|proposal| (attempt, proposal.outcome)));
             }
             Message::Decide { entry: Some(outcome), .. } => self.decide(who, outcome),

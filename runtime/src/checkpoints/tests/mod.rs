@@ -78,6 +78,7 @@ fn snapshot(node: u64, step: u64) -> Snapshot {
         samples: None,
         order: vec![],
         origin: Origin::default(),
+        forks: Vec::new(),
         waiting: vec![],
         retained: vec![],
         leader: NodeId(1),

@@ -13,6 +13,7 @@ use super::timers::Timer;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::Outcome;
 use crate::coordinator::voters::{Voter, Voters};
+use crate::forks::FORKS_MAX;
 use crate::ident::{Lineage, NodeId, Term};
 use crate::machine::Outbox;
 use crate::policy::{OnQuorumLoss, Quorum};
@@ -25,7 +26,8 @@ impl Coordinator {
     /// Starts a history without a quorum, once it was waited for long enough, or nobody is left to wait for.
     pub(super) fn fork_when_due(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let contributed = self.deciding.as_ref().is_some_and(|deciding| !deciding.contributed.is_empty() && deciding.decided.is_none());
-        if !contributed || self.quorum_lives() || !self.may_fork() {
+        let room = self.history.as_ref().is_some_and(|history| history.forks.len() < FORKS_MAX);
+        if !contributed || !room || self.quorum_lives() || !self.may_fork() {
             self.timers.stop(Timer::Fork);
             return self.with_deciding(|deciding| deciding.fork_due = false);
         }
@@ -87,7 +89,8 @@ impl Coordinator {
         let votes = |id: &NodeId| history.voters.of(*id).is_some();
         let waiting = outcome.view.ids().filter(|id| !votes(id)).collect();
         let leader = outcome.view.ids().find(votes).unwrap_or(outcome.leader);
-        Outcome { lineage: history.lineage, waiting, retained: Vec::new(), leader, ..outcome }
+        let forks = history.forks_after(outcome.contributors.len());
+        Outcome { lineage: history.lineage, forks, waiting, retained: Vec::new(), leader, ..outcome }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::coordinator::draft::{Base, next_view};
 use crate::coordinator::outcome::{Origin, Outcome, Proposal, RoundKind, RoundSpec};
 use crate::coordinator::plan::{Holders, Plan, Publication, losses};
 use crate::coordinator::voters::{Voter, Voters, next_voters};
+use crate::forks::Fork;
 use crate::ident::{Lineage, NodeId, Round, ShardId, Term};
 use crate::machine::Place;
 use crate::policy::OnMomentumLoss;
@@ -41,6 +42,8 @@ pub(super) struct History {
     pub order: Vec<NodeId>,
     /// Where the history comes from.
     pub origin: Origin,
+    /// Its forks since the bootstrap.
+    pub forks: Vec<Fork>,
     /// The entry before, for nodes that missed it.
     pub last: Option<Decided>,
     /// It began without a quorum, and decided nothing yet.
@@ -70,6 +73,7 @@ impl History {
             momentum_lost: 0,
             order: Vec::new(),
             origin,
+            forks: Vec::new(),
             last: None,
             is_fork: false,
             member: true,
@@ -91,10 +95,21 @@ impl History {
             momentum_lost: outcome.momentum_lost,
             order: outcome.order.clone(),
             origin: outcome.origin,
+            forks: outcome.forks.clone(),
             last: Some(Decided { outcome, place }),
             is_fork: false,
             member,
         }
+    }
+
+    /// The forks of the round's outcome: one more where the round forks.
+    pub fn forks_after(&self, contributors: usize) -> Vec<Fork> {
+        let mut forks = self.forks.clone();
+        if self.is_fork {
+            let contributors = u32::try_from(contributors).unwrap_or(u32::MAX);
+            forks.push(Fork { round: self.round, contributors, lineage: self.lineage });
+        }
+        forks
     }
 
     /// The lowest term of the round.
@@ -104,7 +119,7 @@ impl History {
 
     /// What attempts of the round are changes of.
     pub fn base(&self) -> Base<'_> {
-        Base { round: self.round, view: &self.view, order: &self.order }
+        Base { round: self.round, view: &self.view, order: &self.order, forks: &self.forks }
     }
 }
 
@@ -236,6 +251,7 @@ impl Coordinator {
             samples: plan.contributors.iter().find_map(|node| self.samples_of(*node)),
             order: self.order_of(&view, &plan.participants),
             origin: history.origin,
+            forks: history.forks_after(plan.contributors.len()),
             contributors: plan.contributors,
             view,
             waiting: Vec::new(),

@@ -117,7 +117,7 @@ pub fn contribution() -> Contributed {
 }
 
 fn base(view: &View) -> Base<'_> {
-    Base { round: Round::FOUNDING, view, order: &[] }
+    Base { round: Round::FOUNDING, view, order: &[], forks: &[] }
 }
 
 /// The founding of a view with this node's parameters.
@@ -133,6 +133,7 @@ pub fn founded(view: &View, contributor: NodeId) -> Outcome {
         samples: None,
         order: vec![],
         origin: Origin::default(),
+        forks: Vec::new(),
         waiting: vec![],
         retained: vec![],
         leader: view.lowest(),
@@ -215,7 +216,7 @@ fn a_joiner_is_admitted_to_another_history_also_where_that_is_behind() {
         let leader = NodeId(members[0]);
         let spec = RoundSpec { kind: RoundKind::Slow, ..SPEC };
         let parent = Outcome { lineage, round: Round(round - 1), spec, ..founded(&before, leader) };
-        let base = Base { round: Round(round), view: &before, order: &[] };
+        let base = Base { round: Round(round), view: &before, order: &[], forks: &[] };
         let view = before.succeeded_by(Epoch(before.epoch().0 + 1), joined.members().to_vec()).unwrap();
         let outcome = Outcome { round: Round(round), view, ..parent.clone() };
         let draft = Draft::new(&Proposal { outcome, participants: vec![leader] }, base);

@@ -4,9 +4,11 @@
 use super::super::tests::machine;
 use super::*;
 use crate::coordinator::GivesUp;
+use crate::forks::Fork;
 use crate::ident::{Epoch, Incarnation};
 use crate::machine::Machine;
 use crate::membership::In;
+use crate::membership::tests::at;
 use crate::model::ModelSize;
 use crate::time::Instant;
 use crate::view::Member;
@@ -23,8 +25,11 @@ fn view(epoch: u64, ids: &[u64], again: &[u64]) -> View {
     View::new(Epoch(epoch), ids.iter().map(member).collect()).unwrap()
 }
 
+/// In the first history, in another bootstrap's, or in a fork that began with the round before.
 fn standing(lineage: Lineage, round: u64, view: View) -> Standing {
-    Standing { lineage, round: Round(round), view, alive: vec![] }
+    let forked = lineage != FIRST && lineage.is_akin(FIRST) && round > 0;
+    let fork = Fork { round: Round(round.saturating_sub(1)), contributors: 1, lineage };
+    Standing { forks: if forked { vec![fork] } else { Vec::new() }, ..at(lineage, Round(round), view) }
 }
 
 /// Node `id` as a member of the first history in round 7, and then of what that became.
@@ -32,9 +37,8 @@ fn member(id: u64, before: View, after: &Standing) -> Membership {
     let mut node = machine(id, 2, "");
     let mut out = Outbox::default();
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
-    node.handle(In::Decided { view: before, lineage: FIRST, round: Round(7) }, Instant(0), &mut out);
-    let Standing { lineage, round, view, .. } = after.clone();
-    node.handle(In::Decided { view, lineage, round }, Instant(0), &mut out);
+    node.handle(In::Decided(at(FIRST, Round(7), before)), Instant(0), &mut out);
+    node.handle(In::Decided(after.clone()), Instant(0), &mut out);
     node
 }
 
@@ -84,10 +88,13 @@ fn a_node_that_moved_to_a_cluster_founded_apart_does_not_make_the_two_one() {
 }
 
 #[test]
-fn histories_of_one_founding_become_one() {
+fn a_fork_goes_on_where_nobody_decided_its_first_round_and_ends_where_a_quorum_did() {
     let ours = standing(FIRST, 7, view(1, &[1, 2, 3], &[]));
-    let mut node = member(2, ours.view.clone(), &ours);
-    assert!(gives_up(&hears(&mut node, 4, standing(Lineage(1 << 64 | 5), 40, view(9, &[3, 4, 5], &[3])))));
+    let forked = |from: u64| Standing { round: Round(40), ..standing(Lineage(1 << 64 | 5), from + 1, view(9, &[3, 4, 5], &[3])) };
+    let mut behind = member(2, ours.view.clone(), &ours);
+    assert!(gives_up(&hears(&mut behind, 4, forked(7))));
+    let mut ahead = member(2, ours.view.clone(), &ours);
+    assert!(!gives_up(&hears(&mut ahead, 4, forked(6))));
 }
 
 /// A node that waits to be admitted: to the first history, by its member 1.
@@ -139,7 +146,7 @@ fn who_is_left_out_is_told_so_also_if_it_stands_in_the_same_history() {
     let mut out = Outbox::default();
     node.handle(In::PeerUp(NodeId(3), Incarnation(103)), Instant(1), &mut out);
     hears(&mut node, 3, standing(FIRST, 8, both));
-    node.handle(In::Decided { view: view(6, &[1, 2], &[]), lineage: FIRST, round: Round(9) }, Instant(2), &mut out);
+    node.handle(In::Decided(at(FIRST, Round(9), view(6, &[1, 2], &[]))), Instant(2), &mut out);
     let told = |effect: &Effect| matches!(effect, Effect::Send { to: NodeId(3), frame: Frame::V1 { message, .. } } if matches!(**message, Message::Hello(_)));
     let after = out.take();
     assert!(after.iter().any(told), "{after:?}");
@@ -186,7 +193,7 @@ fn who_waits_in_another_founding_is_told_that_one_is_decided() {
     let mut out = Outbox::default();
     node.handle(In::Resigned(false), Instant(2), &mut out);
     hears(&mut node, 1, standing(Lineage(1 << 64 | 10), 0, view(1, &[1, 3], &[])));
-    node.handle(In::Decided { view: view(1, &[2, 3], &[]), lineage: theirs, round: Round(1) }, Instant(3), &mut out);
+    node.handle(In::Decided(at(theirs, Round(1), view(1, &[2, 3], &[]))), Instant(3), &mut out);
     let told = |effect: &Effect| matches!(effect, Effect::Send { to: NodeId(1), frame: Frame::V1 { message, .. } } if matches!(&**message, Message::Hello(hello) if hello.standing.as_ref().is_some_and(|standing| standing.round == Round(1))));
     let effects = out.take();
     assert!(effects.iter().any(told), "{effects:?}");
@@ -197,7 +204,7 @@ fn a_founding_that_was_decided_before_it_was_given_up_stands() {
     for answered_first in [false, true] {
         let (mut node, theirs) = gives_its_founding_up();
         let mut out = Outbox::default();
-        let decided = In::Decided { view: view(1, &[2, 3], &[]), lineage: theirs, round: Round(1) };
+        let decided = In::Decided(at(theirs, Round(1), view(1, &[2, 3], &[])));
         let mut events = vec![decided, In::Resigned(false)];
         if answered_first {
             events.reverse();
@@ -214,10 +221,10 @@ fn what_was_decided_before_a_resignation_was_heard_is_void() {
     let mut node = member(3, before.clone(), &standing(FIRST, 8, before.clone()));
     assert!(gives_up(&hears(&mut node, 1, standing(FIRST, 20, view(6, &[1, 2], &[])))));
     let mut out = Outbox::default();
-    let late = In::Decided { view: before, lineage: FIRST, round: Round(9) };
+    let late = In::Decided(at(FIRST, Round(9), before));
     node.handle(late, Instant(2), &mut out);
     assert_eq!(node.life.standing, None, "its coordinator is about to leave that history");
     node.handle(In::Resigned(true), Instant(3), &mut out);
-    node.handle(In::Decided { view: view(7, &[1, 2, 3], &[]), lineage: FIRST, round: Round(22) }, Instant(4), &mut out);
+    node.handle(In::Decided(at(FIRST, Round(22), view(7, &[1, 2, 3], &[]))), Instant(4), &mut out);
     assert_eq!(node.life.standing.as_ref().map(|standing| standing.round), Some(Round(22)));
 }

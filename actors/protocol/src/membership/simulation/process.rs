@@ -3,7 +3,7 @@
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::membership::{Effect, FoundingError, Membership};
 use crate::model::ModelSize;
-use crate::view::{Member, View};
+use crate::view::Member;
 use crate::wire::JoinRefusal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -47,12 +47,7 @@ pub struct Session {
 }
 
 /// Where a coordinator stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct At {
-    pub lineage: Lineage,
-    pub round: Round,
-    pub view: View,
-}
+pub use crate::wire::Standing as At;
 
 pub struct Process {
     pub id: NodeId,
@@ -121,7 +116,7 @@ impl Process {
         match effect {
             Effect::Formed { view, lineage } => {
                 assert_eq!(self.coordinator, None, "{} founds although it is a member", self.id);
-                self.coordinator = Some(At { lineage, round: Round::FOUNDING, view });
+                self.coordinator = Some(At { lineage, forks: Vec::new(), round: Round::FOUNDING, view, alive: Vec::new() });
             }
             Effect::Fail(error) => {
                 assert_eq!((&self.failed, &self.coordinator), (&None, &None), "{} fails: {error}", self.id);

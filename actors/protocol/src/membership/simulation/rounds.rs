@@ -3,6 +3,7 @@
 
 use super::process::{At, Process};
 use super::world::{Event, MS, World};
+use crate::forks::Fork;
 use crate::ident::{Epoch, Lineage, NodeId, Round};
 use crate::membership::In;
 use crate::view::{Member, View};
@@ -85,11 +86,15 @@ impl World {
         assert!(view.size() <= self.common.max_nodes, "more members than there may be");
         let quorum = at.view.is_quorum(participants.iter().map(|index| self.processes[*index].id));
         let founding = at.round == Round::FOUNDING && !self.common.survivors;
-        let lineage = if quorum || founding { at.lineage } else { fork(at, &view) };
+        let mut forks = at.forks.clone();
+        if !(quorum || founding) {
+            forks.push(Fork { round: at.round, contributors: participants.len() as u32, lineage: fork(at, &view) });
+        }
+        let lineage = forks.last().map_or(at.lineage, |fork| fork.lineage);
         // What an earlier leader decided is what its successor is bound to.
         let view = self.decided.entry((lineage, at.round)).or_insert(view).clone();
         let joiners: Vec<Member> = joiners.into_iter().filter(|joiner| view.members().contains(joiner)).collect();
-        let after = At { lineage, round: at.round.next(), view };
+        let after = At { lineage, forks, round: at.round.next(), view, alive: Vec::new() };
         let joining = |member: &Member| self.processes.iter().position(|process| process.incarnation == member.incarnation);
         let joining: Vec<usize> = joiners.iter().filter_map(joining).collect();
         let to = participants.iter().map(|index| (*index, Some(at.clone()))).chain(joining.into_iter().map(|index| (index, None)));
@@ -120,12 +125,13 @@ impl World {
         if !told {
             return;
         }
-        let (to, At { lineage, round, view }) = (*to, after.clone());
+        let (to, after) = (*to, after.clone());
         let process = &mut self.processes[to];
+        let view = &after.view;
         process.coordinator = Some(after.clone()).filter(|_| admitted);
         process.leaving.retain(|(id, _)| view.contains(*id));
         process.lost.retain(|(id, incarnation)| view.member(*id).is_some_and(|member| member.incarnation == *incarnation));
-        self.feed(to, In::Decided { view, lineage, round });
+        self.feed(to, In::Decided(after));
         if !admitted {
             self.later(50 * MS, Event::Leave(to));
         }

@@ -57,7 +57,7 @@ fn the_largest_messages_fit_a_control_frame() {
 
 /// The largest attempt that a leader can make: of a view of as many members as there may be one takes part, and as many others join.
 fn replacing(parent: &Outcome) -> Draft {
-    let base = Base { round: parent.round.next(), view: &parent.view, order: &[] };
+    let base = Base { round: parent.round.next(), view: &parent.view, order: &[], forks: &[] };
     let stays = parent.view.members()[0].clone();
     let members = parent.view.members().iter().map(|member| Member { id: NodeId(member.id.0 + MEMBERS_MAX as u64), ..member.clone() });
     let mut next: Vec<Member> = members.skip(1).collect();
