@@ -70,6 +70,8 @@ pub enum CoordinatorMessage {
     },
     /// The others went on without this node.
     Resign(GivesUp),
+    /// Takes its place again where it stood, if it can.
+    Return,
     /// Somebody wants to see what the coordinator holds; the answer comes between two of its rounds' steps.
     Inspect(oneshot::Sender<Inspection>),
     /// A deadline passed.

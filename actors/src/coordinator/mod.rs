@@ -108,6 +108,7 @@ impl Actor for CoordinatorActor {
             CoordinatorMessage::Joiners { epoch, members } => state.feed(In::Joiners { epoch, members }),
             CoordinatorMessage::Leaving { node, incarnation, contributes } => state.feed(In::Leaving { node, incarnation, contributes }),
             CoordinatorMessage::Resign(gives_up) => state.feed(In::Resign(gives_up)),
+            CoordinatorMessage::Return => state.feed(In::Return),
             // Whoever asked may have gone.
             CoordinatorMessage::Inspect(reply) => _ = reply.send(state.inspect()),
             CoordinatorMessage::Tick => {
@@ -247,6 +248,7 @@ impl CoordinatorState {
                 }
                 Effect::Stranded => self.stranded(),
                 Effect::Resigned(obeyed) => self.resigned(obeyed),
+                Effect::Stands(standing) => self.context.actors.tell_membership(MembershipMessage::Decided(standing)),
                 Effect::Waiting(why) => self.waiting(why),
                 Effect::Fail(error) => {
                     self.contributed = None;

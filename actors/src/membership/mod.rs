@@ -224,6 +224,7 @@ impl MembershipState {
                 self.context.status.standing(Standing::Joining);
                 actors.tell_coordinator(CoordinatorMessage::Resign(gives_up));
             }
+            Effect::Return => actors.tell_coordinator(CoordinatorMessage::Return),
             Effect::Drained => {
                 tracing::warn!("the others went on without this node, which wanted to leave: it has left");
                 self.context.status.standing(Standing::Left);

@@ -151,8 +151,7 @@ impl World {
             let other = self.process(start.node).filter(|other| *other != process);
             other.is_some_and(|other| {
                 let running = &self.processes[other];
-                let member = running.node.rounds.machine().view().is_some();
-                running.node.start == **start && !running.draining && member
+                running.node.start == **start && !running.draining
             })
         };
         furthest.decided.next.iter().any(|start| stays(&start))

@@ -12,7 +12,7 @@ use crate::sampler::Progress;
 use crate::time::Span;
 use crate::topology::Rate;
 use crate::view::{Member, View};
-use crate::wire::{Frame, Header, Message};
+use crate::wire::{Frame, Header, Message, Standing};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -95,6 +95,9 @@ pub enum In {
     },
     /// This node belongs to no view until it is admitted again, or forms one. Answered with [`Effect::Resigned`].
     Resign(GivesUp),
+    /// The history that this node resigned for is deserted: it takes its place again, if nobody went on without it. Answered with
+    /// [`Effect::Stands`] then.
+    Return,
     /// Time passed.
     Tick,
 }
@@ -150,6 +153,8 @@ pub enum Effect {
     /// The answer to [`In::Resign`]: whether this node belongs to no view now, and its decided state is void. Otherwise it keeps to
     /// the founding that it was to give up.
     Resigned(bool),
+    /// This node has returned to the history that it stood in before it resigned.
+    Stands(Standing),
     /// Why no round is decided now and what would release it; `None`: nothing is in the way.
     Waiting(Option<String>),
 }

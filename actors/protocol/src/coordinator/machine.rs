@@ -10,6 +10,7 @@
 //! | `leading` | the leader's rules: take-over, attempts, votes |
 //! | `learning` | decisions: told, asked for, applied; the end of a node that leaves |
 //! | `forking` | survivors that go on without a quorum |
+//! | `returning` | the way back into a history that this node resigned for another one |
 //! | `peers` | who lives, joins and leaves, and whether those are enough |
 //! | `links` | members that live and cannot reach each other |
 //! | `early` | frames that came before their round |
@@ -27,6 +28,7 @@ mod leading;
 mod learning;
 mod links;
 mod peers;
+mod returning;
 mod timers;
 mod voting;
 
@@ -54,6 +56,7 @@ use learning::Left;
 use links::Links;
 pub use links::{ATTEMPT_WAIT_MAX, AWAY_WAIT, PAIRS_REPORTED_MAX, REPORTS_TO_PART, STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT};
 use peers::Peers;
+use returning::Aside;
 use timers::{Timer, Timers};
 
 /// The SlowMo coordinator of one node.
@@ -64,6 +67,8 @@ pub struct Coordinator {
     history: Option<History>,
     /// The round after it.
     deciding: Option<Deciding>,
+    /// The history that this node stood in, while it is on its way into another one.
+    aside: Option<Aside>,
     /// The entry with which this node left.
     left_with: Option<Left>,
     peers: Peers,
@@ -115,6 +120,7 @@ impl Machine for Coordinator {
                 }
             }
             In::Resign(gives_up) => self.resign(gives_up, out),
+            In::Return => self.return_to_history(now, out),
             In::Tick => self.tick(now, out),
         }
         self.advance(now, out);
@@ -138,6 +144,7 @@ impl Coordinator {
             settings,
             history: None,
             deciding: None,
+            aside: None,
             left_with: None,
             peers: Peers::default(),
             links: Links::default(),
@@ -284,6 +291,7 @@ impl Coordinator {
             return;
         }
         self.discard_where(|_| true, out);
+        self.forget_aside(out);
         let waits = self.mine.take().is_some();
         self.stopped = Some(error.clone());
         if waits {

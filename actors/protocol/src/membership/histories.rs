@@ -193,7 +193,7 @@ impl Membership {
     }
 
     /// Whether nobody is left of a cluster that was heard of: its members are gone, were started again, or stand in another history.
-    fn is_deserted(&self, known: &Standing) -> bool {
+    pub(super) fn is_deserted(&self, known: &Standing) -> bool {
         let there = |id: &NodeId, incarnation| {
             let stands_in = self.hellos.get(id).filter(|hello| hello.incarnation == incarnation).and_then(|hello| hello.stands_in);
             self.connected.get(id) == Some(&incarnation) && stands_in == Some(known.lineage)

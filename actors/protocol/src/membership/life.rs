@@ -36,6 +36,10 @@ pub(super) struct Life {
     pub ended: BTreeSet<(NodeId, Incarnation)>,
     /// What became of the history whose state this node brings, while it waits to be admitted.
     pub brings: Option<Lineage>,
+    /// It was a member of a decided history, and has become one of no other since.
+    pub may_return: bool,
+    /// Nobody is left of the history that was to admit it: then it returns.
+    pub returns_at: Option<Instant>,
     /// The furthest history that was heard of, while this node is no member.
     pub cluster: Option<Standing>,
     /// The view that this node asked to be admitted to.
@@ -145,6 +149,7 @@ impl Membership {
         (self.life.cluster, self.life.asked, self.life.counted) = (None, None, None);
         self.life.was_member |= round > Round::FOUNDING;
         self.life.is_bound &= round == Round::FOUNDING;
+        self.life.may_return = false;
         // They bound the way in, not a later way back.
         (self.appear_by, self.synchronize_by) = (None, None);
         let Some(standing) = &self.life.standing else { return };

@@ -39,6 +39,7 @@ pub use dialing::{MISSED_FOR, MISSED_REDIAL_EVERY, REDIAL_EVERY};
 pub use error::FoundingError;
 pub use events::{Effect, In, Settings};
 pub use leaving::{DECISION_WAIT, LEAVE_AGAIN_EVERY};
+pub use resigning::RETURN_WAIT;
 
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, Term};
 use crate::machine::{Identity, Machine, Outbox, Place};
@@ -119,6 +120,7 @@ impl Machine for Membership {
         self.end_when_drained(now, out);
         self.ask_again_when_not_admitted(now, out);
         self.leave_void_founding(out);
+        self.return_when_deserted(now, out);
         self.say_that_it_founds(out);
         self.look_no_longer(now, out);
         self.tell_waiting(out);
@@ -137,6 +139,7 @@ impl Machine for Membership {
             self.life.drained_by(),
             self.life.counted_until,
             looking,
+            self.life.returns_at,
         ];
         founding.into_iter().chain(others.into_iter().flatten()).min()
     }

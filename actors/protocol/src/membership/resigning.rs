@@ -5,11 +5,17 @@ use super::{Effect, Membership};
 use crate::coordinator::GivesUp;
 use crate::ident::Round;
 use crate::machine::Outbox;
+use crate::time::{Instant, Span};
+
+/// How long a history that was to admit this node may be deserted before it returns to the one that it stood in.
+pub const RETURN_WAIT: Span = Span::from_millis(2_000);
 
 impl Membership {
     /// Is no member any more.
     pub(super) fn resign(&mut self, gives_up: GivesUp, out: &mut Outbox<Effect>) {
-        let founding = self.life.standing.take().filter(|standing| standing.round == Round::FOUNDING);
+        let standing = self.life.standing.take();
+        self.life.may_return |= standing.as_ref().is_some_and(|standing| standing.round > Round::FOUNDING);
+        let founding = standing.filter(|standing| standing.round == Round::FOUNDING);
         let gives_up = if founding.is_some() { gives_up } else { GivesUp::Membership };
         self.life.resigning.push_back(founding);
         self.life.is_bound = false;
@@ -37,6 +43,19 @@ impl Membership {
             self.form_when_connected(out);
             self.join_when_ready(out);
             self.found_when_complete(out);
+        }
+    }
+
+    /// Takes its place again where it stood before, once nobody is left of the history that was to admit it. Whoever holds that one's
+    /// newest state is gone, so what this node holds is needed.
+    pub(super) fn return_when_deserted(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let waits = self.life.may_return && self.life.standing.is_none() && self.life.leaving.is_none() && self.life.resigning.is_empty();
+        let deserted = self.life.cluster.as_ref().is_some_and(|cluster| self.is_deserted(cluster));
+        if !(waits && deserted) {
+            self.life.returns_at = None;
+        } else if now >= *self.life.returns_at.get_or_insert(now.after(RETURN_WAIT)) {
+            self.life.returns_at = Some(now.after(RETURN_WAIT));
+            out.push(Effect::Return);
         }
     }
 

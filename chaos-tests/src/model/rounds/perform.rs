@@ -324,7 +324,7 @@ impl Stage<'_> {
                 self.leave_out();
             }
             Effect::Resigned(true) => self.leave_out(),
-            Effect::Resigned(false) | Effect::Waiting(_) => {}
+            Effect::Resigned(false) | Effect::Stands(_) | Effect::Waiting(_) => {}
         }
     }
 

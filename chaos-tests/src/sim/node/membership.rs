@@ -163,6 +163,7 @@ impl MembershipPart {
             Effect::Joiners { epoch, members } => rounds(coordinator::In::Joiners { epoch, members }),
             Effect::Leaving { node, incarnation, contributes } => rounds(coordinator::In::Leaving { node, incarnation, contributes }),
             Effect::Resign(gives_up) => rounds(coordinator::In::Resign(gives_up)),
+            Effect::Return => rounds(coordinator::In::Return),
             Effect::Drained => {
                 rounds(coordinator::In::Resign(coordinator::GivesUp::Membership));
                 wishes.push(Wish::Tell(Mail::Aggregator(ToAggregator::Drained)));

@@ -174,6 +174,9 @@ impl RoundsPart {
                 }
                 wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(membership::In::Resigned(obeyed)))));
             }
+            Effect::Stands(standing) => {
+                wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(membership::In::Decided(standing)))));
+            }
             Effect::Waiting(why) => self.waiting = why,
         }
     }

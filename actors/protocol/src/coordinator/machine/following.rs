@@ -376,7 +376,7 @@ impl Coordinator {
             Some((false, lineage, round)) if lineage == history.lineage && round > history.round => return,
             Some((false, lineage, round)) if lineage == history.lineage && round == history.round => {}
             _ => {
-                self.discard_where(|_| true, out);
+                self.set_aside(history.lineage, out);
                 self.deciding = Some(super::deciding::Deciding::new(history.first_term()));
                 self.history = Some(history);
                 self.timers.end_round();

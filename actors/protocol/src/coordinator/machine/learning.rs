@@ -137,6 +137,7 @@ impl Coordinator {
         let last = outcome.view.size() == 1 && self.peers.is_leaving(myself);
         let stays = outcome.view.member(myself.node).is_some_and(|member| member.incarnation == myself.incarnation);
         self.timers.end_round();
+        self.forget_aside(out);
         let decided = Decided { outcome, place };
         if stays && !last {
             let outcome = decided.outcome.clone();

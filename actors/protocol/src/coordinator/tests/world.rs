@@ -297,7 +297,7 @@ impl World {
             }
             Effect::Fail(error) => node.failed = Some(error),
             Effect::Stranded => self.stranded(id),
-            Effect::Resigned(_) => {}
+            Effect::Resigned(_) | Effect::Stands(_) => {}
             Effect::Waiting(why) => node.waits_for = why,
         }
     }

@@ -339,6 +339,10 @@ fn who_waits_to_be_admitted_says_what_for() {
     let waits = |world: &World| world.processes[started[4]].waiting.clone().unwrap_or_default();
     assert!(waits(&world).contains("the cluster decided no round"), "{}", waits(&world));
     world.end(started[0], false);
-    world.run(4_000);
+    world.run(1_500);
     assert!(waits(&world).contains("node 1 of the cluster cannot be reached"), "{}", waits(&world));
+    // Nobody is left who could admit it: what it holds is needed where it stood.
+    assert_eq!(world.processes[started[4]].coordinator, None);
+    world.run(2_500);
+    assert_eq!(world.processes[started[4]].coordinator.as_ref().map(ids), Some(vec![1, 2, 3, 4, 5]));
 }

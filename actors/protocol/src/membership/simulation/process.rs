@@ -65,6 +65,8 @@ pub struct Process {
     /// Whom liveness declared dead.
     pub declared: BTreeSet<(NodeId, Incarnation)>,
     pub coordinator: Option<At>,
+    /// Where it stood before it resigned.
+    pub before: Option<At>,
     pub lost: BTreeSet<(NodeId, Incarnation)>,
     pub joiners: (Epoch, Vec<Member>),
     pub leaving: BTreeSet<(NodeId, Incarnation)>,
@@ -95,6 +97,7 @@ impl Process {
             watched: Vec::new(),
             declared: BTreeSet::new(),
             coordinator: None,
+            before: None,
             lost: BTreeSet::new(),
             joiners: (Epoch(0), Vec::new()),
             leaving: BTreeSet::new(),
@@ -132,7 +135,7 @@ impl Process {
             Effect::Waiting(why) => self.waiting = why,
             Effect::OtherCluster { lineage, .. } => self.others.push(lineage),
             Effect::Resign(_) => {
-                self.coordinator = None;
+                self.before = self.coordinator.take().or(self.before.take());
                 self.resigned += 1;
                 self.lost.clear();
                 self.leaving.clear();
@@ -143,7 +146,7 @@ impl Process {
                 self.watched = nodes;
             }
             Effect::Search(on) => self.search = on,
-            Effect::Send { .. } | Effect::Connect(_) | Effect::Disconnect(_) | Effect::Drained | Effect::Left => {}
+            Effect::Send { .. } | Effect::Connect(_) | Effect::Disconnect(_) | Effect::Drained | Effect::Return | Effect::Left => {}
         }
     }
 }

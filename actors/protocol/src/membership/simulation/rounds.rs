@@ -129,6 +129,7 @@ impl World {
         let process = &mut self.processes[to];
         let view = &after.view;
         process.coordinator = Some(after.clone()).filter(|_| admitted);
+        process.before = None;
         process.leaving.retain(|(id, _)| view.contains(*id));
         process.lost.retain(|(id, incarnation)| view.member(*id).is_some_and(|member| member.incarnation == *incarnation));
         self.feed(to, In::Decided(after));

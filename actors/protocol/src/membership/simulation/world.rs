@@ -182,6 +182,13 @@ impl World {
                 self.processes[index].coordinator = None;
                 self.later(50 * MS, Event::Leave(index));
             }
+            Effect::Return => {
+                let process = &mut self.processes[index];
+                if let Some(at) = process.before.take().filter(|_| process.coordinator.is_none()) {
+                    process.coordinator = Some(at.clone());
+                    self.feed(index, In::Decided(at));
+                }
+            }
             Effect::Left => self.end(index, true),
             Effect::Resign(gives_up) => {
                 let stands = self.processes[index].coordinator.as_ref();

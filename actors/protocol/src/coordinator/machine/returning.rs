@@ -1,0 +1,58 @@
+//! The way back: a node that resigned for a history which ranks higher keeps the one that it stood in until it is admitted. If nobody is
+//! left to admit it, it takes its place again. To the others it was silent meanwhile.
+
+use super::Coordinator;
+use super::deciding::Deciding;
+use super::history::History;
+use crate::coordinator::events::Effect;
+use crate::ident::Lineage;
+use crate::machine::Outbox;
+use crate::time::Instant;
+
+/// A history that a node stood in, with all that it holds and promised of the round under way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Aside {
+    history: History,
+    deciding: Deciding,
+}
+
+impl Coordinator {
+    /// The history of this lineage begins to admit this node: another one that it stood in is kept until it is in.
+    pub(super) fn set_aside(&mut self, lineage: Lineage, out: &mut Outbox<Effect>) {
+        if self.aside.is_none()
+            && let Some(history) = self.history.take_if(|history| history.lineage != lineage && history.last.is_some())
+            && let Some(deciding) = self.deciding.take()
+        {
+            self.aside = Some(Aside { history, deciding });
+        }
+        self.discard_where(|_| true, out);
+    }
+
+    /// This node is in, or the history is no longer its own.
+    pub(super) fn forget_aside(&mut self, out: &mut Outbox<Effect>) {
+        if let Some(mut aside) = self.aside.take() {
+            let kept = aside.deciding.data.drop_where(|_| true);
+            out.push_all(kept.into_iter().map(Effect::Discard));
+        }
+    }
+
+    pub(super) fn return_to_history(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        if let Some(Aside { history, deciding }) = self.aside.take() {
+            self.discard_where(|_| true, out);
+            self.history = Some(history);
+            self.deciding = Some(deciding);
+        }
+        let myself = self.myself();
+        let Some(history) = self.history.as_mut().filter(|history| !history.member) else { return };
+        let counted = history.view.member(myself.node).is_some_and(|member| member.incarnation == myself.incarnation);
+        let Some(last) = history.last.as_ref().filter(|_| counted) else { return };
+        let standing = last.outcome.standing();
+        history.member = true;
+        self.with_deciding(|deciding| deciding.told.clear());
+        out.push(Effect::Stands(standing));
+        if let Some(mine) = self.mine.clone() {
+            self.begin_contribution(mine, now, out);
+        }
+        self.replay(now, out);
+    }
+}
