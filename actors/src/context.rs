@@ -4,8 +4,8 @@
 use crate::aggregator::AggregatorMessage;
 use crate::buffers::Pool;
 use crate::coordinator::CoordinatorMessage;
+use crate::data::{Buffers, Told};
 use crate::gossip_peer::GossipPeerMessage;
-use crate::membership::MembershipMessage;
 use crate::metrics::Metrics;
 use crate::ports::clock::Clock;
 use crate::ports::discovery::Discovery;
@@ -19,6 +19,7 @@ use ractor::ActorRef;
 use slowmo_protocol::algorithm::Algorithm;
 use slowmo_protocol::ident::Lineage;
 use slowmo_protocol::machine::Identity;
+use slowmo_protocol::node::{Mail, ToMembership};
 use slowmo_protocol::policy::{Bootstrap, JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
 use slowmo_protocol::time::Span;
 use slowmo_protocol::trace::{End, Event, Start};
@@ -129,7 +130,7 @@ impl Credit {
 #[derive(Default)]
 pub struct Actors {
     /// The membership.
-    pub membership: OnceLock<ActorRef<MembershipMessage>>,
+    pub membership: OnceLock<ActorRef<Told<ToMembership>>>,
     /// The aggregator.
     pub aggregator: OnceLock<ActorRef<AggregatorMessage>>,
     /// The gossip peer.
@@ -139,22 +140,27 @@ pub struct Actors {
 }
 
 impl Actors {
-    /// Tells the membership. A message to an actor that has stopped is dropped: the node is stopping.
-    pub fn tell_membership(&self, message: MembershipMessage) {
-        tell(&self.membership, message);
+    /// Tells a part of the node. A message to an actor that has stopped is dropped: the node is stopping.
+    pub fn tell(&self, mail: impl Into<Mail<Buffers>>) {
+        self.tell_holding(mail.into(), None);
     }
 
-    /// Tells the aggregator.
+    /// The same for a network event, which holds a credit until it is handled.
+    pub fn tell_holding(&self, mail: Mail<Buffers>, credit: Option<Credit>) {
+        match mail {
+            Mail::Membership(message) => tell(&self.membership, Told { message, credit }),
+            Mail::Rounds(message) => tell(&self.coordinator, CoordinatorMessage::Told(Told { message, credit })),
+            Mail::Gossip(message) => tell(&self.gossip_peer, GossipPeerMessage::Told(Told { message, credit })),
+            Mail::Aggregator(message) => tell(&self.aggregator, AggregatorMessage::Told(message)),
+        }
+    }
+
+    /// Tells the aggregator what only workers do.
     pub fn tell_aggregator(&self, message: AggregatorMessage) {
         tell(&self.aggregator, message);
     }
 
-    /// Tells the gossip peer.
-    pub fn tell_gossip_peer(&self, message: GossipPeerMessage) {
-        tell(&self.gossip_peer, message);
-    }
-
-    /// Tells the coordinator.
+    /// Asks the coordinator.
     pub fn tell_coordinator(&self, message: CoordinatorMessage) {
         tell(&self.coordinator, message);
     }

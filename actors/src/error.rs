@@ -3,6 +3,7 @@
 use slowmo_protocol::aggregator::Request;
 use slowmo_protocol::coordinator::RoundError;
 use slowmo_protocol::membership::FoundingError;
+use slowmo_protocol::node::Failure;
 use slowmo_protocol::time::Span;
 
 /// Why an exchange failed; nothing was changed.
@@ -46,4 +47,17 @@ pub enum ExchangeError {
     /// The node's actors have stopped.
     #[error("the node's runtime has stopped; see its log for the first error")]
     Stopped,
+}
+
+impl From<Failure> for ExchangeError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Founding(error) => Self::Founding(error),
+            Failure::Round(error) => Self::Round(error),
+            Failure::DataMissing(round) => {
+                tracing::error!(round = round.0, "a decided round does not cover the model: the node stops here");
+                Self::Stopped
+            }
+        }
+    }
 }

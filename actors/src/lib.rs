@@ -11,7 +11,7 @@
 //!
 //! [`status`], [`timeline`] and [`watching`] are what a node shows of itself and knows of others, and decide nothing.
 //!
-//! [`ports`] are the traits that runtime implements; [`buffers`] and [`streams`] are how bulk values move without travelling
+//! [`ports`] are the traits that runtime implements; [`buffers`] and [`data`] are how bulk values move without travelling
 //! through a mailbox.
 #![deny(missing_docs)]
 
@@ -20,6 +20,7 @@ pub mod buffers;
 mod compute;
 pub mod context;
 pub mod coordinator;
+pub mod data;
 mod error;
 pub mod gossip_peer;
 pub mod meeting;
@@ -29,7 +30,6 @@ pub mod node_supervisor;
 pub mod ports;
 pub mod rates;
 pub mod status;
-pub mod streams;
 #[cfg(test)]
 mod testing;
 pub mod timeline;

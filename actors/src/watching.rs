@@ -2,7 +2,6 @@
 //! datagram. Where nobody watches, nothing is sent. Nothing is decided by it.
 
 use crate::context::NodeContext;
-use crate::membership::MembershipMessage;
 use crate::status::{NodeStatus, Standing, unix_us};
 use bytes::Bytes;
 use slowmo_protocol::ident::{Incarnation, NodeId};
@@ -180,7 +179,7 @@ impl Watching {
             return;
         }
         context.status.event(format!("told by {from} to drain"));
-        context.actors.tell_membership(MembershipMessage::Drain);
+        context.actors.tell(slowmo_protocol::membership::In::Drain);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {

@@ -13,7 +13,6 @@ use slowmo_actors::buffers::Pool;
 use slowmo_actors::context::NodeContext;
 use slowmo_actors::context::NodeSettings;
 use slowmo_actors::coordinator::{CoordinatorMessage, Inspection};
-use slowmo_actors::membership::MembershipMessage;
 use slowmo_actors::node_supervisor::NodeSupervisorMessage;
 use slowmo_actors::ports::device::{Collective, Device};
 use slowmo_actors::ports::store::Store;
@@ -145,7 +144,7 @@ impl Node {
     }
 
     pub(crate) fn drain(&self) {
-        self.context.actors.tell_membership(MembershipMessage::Drain);
+        self.context.actors.tell(slowmo_protocol::membership::In::Drain);
     }
 
     pub(crate) fn status(&self) -> Report {

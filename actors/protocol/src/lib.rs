@@ -16,6 +16,7 @@
 //! | `outer` | the outer optimizers, element by element |
 //! | [`liveness`] | which watched nodes are alive |
 //! | [`membership`], [`coordinator`], [`gossip_peer`], [`aggregator`] | the machines behind the actors of the same names |
+//! | [`node`] | what the machines of one node tell each other, and what becomes of the data that they move |
 //! | [`checkpoint`] | when decided state is kept for good, and who writes which part |
 //! | [`trace`] | nothing: what happened in a run, as events that invariants judge |
 //! | [`planted`] | bugs on purpose, for tests only |
@@ -35,6 +36,7 @@ pub mod machine;
 pub mod mean;
 pub mod membership;
 pub mod model;
+pub mod node;
 pub mod outer;
 pub mod planted;
 pub mod policy;

@@ -10,10 +10,9 @@ pub use whole::WholeState;
 use crate::buffers::{Assembled, Frozen};
 use crate::compute::compute;
 use crate::context::NodeContext;
-use crate::coordinator::{ContributeMessage, CoordinatorMessage, Decided};
+use crate::coordinator::{Contributed, Decided};
+use crate::data::Buffers;
 use crate::error::ExchangeError;
-use crate::gossip_peer::GossipPeerMessage;
-use crate::membership::MembershipMessage;
 use crate::timer::Timer;
 use crate::worker::{Basis, Exchanged};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -22,7 +21,10 @@ use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::coordinator::{Outcome, RoundKind, RoundSpec};
 use slowmo_protocol::ident::Round;
 use slowmo_protocol::machine::{Machine, Outbox};
+use slowmo_protocol::membership;
 use slowmo_protocol::model::ModelSize;
+use slowmo_protocol::node::{self, Contribute, GossipDone, ToAggregator, ToGossip, ToRounds};
+use slowmo_protocol::policy::JoinerBuffers;
 use slowmo_protocol::sampler::Progress;
 use slowmo_protocol::view::Member;
 use std::collections::BTreeMap;
@@ -100,39 +102,17 @@ impl Actor for AggregatorActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             AggregatorMessage::Arrive(arrival) => state.arrive(arrival),
-            AggregatorMessage::RoundDecided { outcome, members, values, donated, drained } => {
-                let brought = Brought { values, donated: donated.map(Arc::new), members_before: members };
-                state.round_decided(outcome, brought, drained);
-            }
-            AggregatorMessage::GossipDone { step, weight, contributors, next_step, values, correction }
-                if state.machine.awaits_gossip(step) =>
-            {
-                (state.gossiped, state.correction) = (values, correction);
-                state.feed(In::GossipDone { step, weight, contributors, next_step });
-            }
-            AggregatorMessage::Settled { step, weight, frozen } if state.machine.awaits_settling(step) => {
-                state.frozen = Some(frozen);
-                state.feed(In::Settled { step, weight });
-            }
-            // A round that was decided meanwhile has released the workers.
-            AggregatorMessage::GossipDone { .. } | AggregatorMessage::Settled { .. } => {}
-            AggregatorMessage::Tick => {
-                state.timer.disarm();
-                state.feed(In::Tick);
-            }
+            AggregatorMessage::Told(message) => state.take_told(message),
             AggregatorMessage::WholeStepDone(whole, values) => {
                 (state.whole, state.stepped) = (Some(whole), values.clone());
-                state.context.actors.tell_gossip_peer(GossipPeerMessage::Stepped(values));
+                state.context.actors.tell(ToGossip::Stepped(values));
                 state.feed(In::WholeStepDone);
             }
-            AggregatorMessage::Failed(error) => state.fail(&error),
-            AggregatorMessage::Drained => state.feed(In::Drained),
             AggregatorMessage::Leave { worker, reply } => state.leave(worker, reply),
-            AggregatorMessage::Left => state.left(),
             AggregatorMessage::Gone { worker, error } => state.gone(worker, error),
         }
         state.execute(&myself);
-        state.timer.arm(state.machine.next_deadline(), state.context.clock.now(), &myself, || AggregatorMessage::Tick);
+        state.timer.arm(state.machine.next_deadline(), state.context.clock.now(), &myself, || AggregatorMessage::Told(ToAggregator::Tick));
         Ok(())
     }
 }
@@ -165,6 +145,35 @@ impl AggregatorState {
         }
     }
 
+    fn take_told(&mut self, message: ToAggregator<Buffers>) {
+        match message {
+            ToAggregator::Decided(decided) => {
+                let node::Decided { outcome, members, values, donated, drained } = *decided;
+                let brought = Brought { values, donated: donated.map(Arc::new), members_before: members };
+                self.round_decided(outcome, brought, drained);
+            }
+            ToAggregator::GossipDone(done) if self.machine.awaits_gossip(done.step) => {
+                let GossipDone { step, weight, contributors, next_step, values, stays } = *done;
+                self.gossiped = values;
+                self.correction = stays.map(|stays| stays as f32);
+                self.feed(In::GossipDone { step, weight, contributors, next_step });
+            }
+            ToAggregator::Settled(step, weight, frozen) if self.machine.awaits_settling(step) => {
+                self.frozen = Some(frozen);
+                self.feed(In::Settled { step, weight });
+            }
+            // A round that was decided meanwhile has released the workers.
+            ToAggregator::GossipDone(_) | ToAggregator::Settled(..) => {}
+            ToAggregator::Failed(failure) => self.fail(&failure.into()),
+            ToAggregator::Drained => self.feed(In::Drained),
+            ToAggregator::Left => self.left(),
+            ToAggregator::Tick => {
+                self.timer.disarm();
+                self.feed(In::Tick);
+            }
+        }
+    }
+
     fn feed(&mut self, event: In) {
         let now = self.context.clock.now();
         self.machine.handle(event, now, &mut self.out);
@@ -187,7 +196,7 @@ impl AggregatorState {
         self.feed(In::Arrive { worker, request });
     }
 
-    fn round_decided(&mut self, outcome: Outcome, mut brought: Brought, drained: bool) {
+    fn round_decided(&mut self, outcome: Arc<Outcome>, mut brought: Brought, drained: bool) {
         // A joiner's whole state starts from the parameters that it joined with.
         if self.whole.is_none() && self.request.is_some_and(|(request, _)| request.task == Task::Found) {
             self.found(&brought.values, outcome.spec.kind);
@@ -199,7 +208,7 @@ impl AggregatorState {
             brought.donated = brought.donated.or_else(|| before.into_values().find_map(|before| before.donated));
         }
         self.untaken.insert(outcome.round, brought);
-        self.feed(In::RoundDecided { outcome: Arc::new(outcome), drained });
+        self.feed(In::RoundDecided { outcome, drained });
     }
 
     fn execute(&mut self, myself: &ActorRef<AggregatorMessage>) {
@@ -208,11 +217,11 @@ impl AggregatorState {
                 Effect::Round { round, spec, weight } => self.start_round(round, spec, weight),
                 Effect::Gossip { step, round } => {
                     let frozen = self.frozen.take();
-                    self.context.actors.tell_gossip_peer(GossipPeerMessage::Gossip { step, round, frozen });
+                    self.context.actors.tell(ToGossip::Gossip(step, round, frozen));
                 }
                 Effect::Settle { step, round } => {
                     if let Some(frozen) = self.frozen.take() {
-                        self.context.actors.tell_gossip_peer(GossipPeerMessage::Settle { step, round, frozen });
+                        self.context.actors.tell(ToGossip::Settle(step, round, frozen));
                     }
                 }
                 Effect::WholeStep { values, gamma } => self.start_whole_step(values, gamma, myself),
@@ -247,7 +256,7 @@ impl AggregatorState {
                 Effect::Behind => {
                     tracing::warn!("this node missed too many means of gradients: it joins again");
                     self.untaken.clear();
-                    self.context.actors.tell_membership(MembershipMessage::Stranded);
+                    self.context.actors.tell(membership::In::Stranded);
                 }
                 Effect::Unchanged => self.answer(Err(ExchangeError::PassedOver)),
                 Effect::Drained => self.answer(Err(ExchangeError::Drained)),
@@ -263,8 +272,7 @@ impl AggregatorState {
     /// Where the workers go on, before they can. Only gossip needs it, and only then are the values kept for longer.
     fn tell_decided(&self, outcome: &Outcome, values: &Assembled) {
         if self.gossips() {
-            let (round, values) = (outcome.round.next(), values.clone());
-            self.context.actors.tell_gossip_peer(GossipPeerMessage::Decided { round, values });
+            self.context.actors.tell(ToGossip::Decided(outcome.round.next(), values.clone()));
         }
     }
 
@@ -276,14 +284,19 @@ impl AggregatorState {
         let (Some(frozen), Some((request, model))) = (self.frozen.take(), self.request) else { return };
         let (samples, donation, basis) = (self.samples.take(), self.donation.take(), std::mem::take(&mut self.basis));
         self.lent = donation.clone().filter(|_| self.whole.is_some());
+        let parameters = usize::try_from(model.parameters).unwrap_or(usize::MAX);
         if request.task == Task::Found {
             let gossip = if self.gossips() { SPARE_GOSSIP_MODELS_MAX } else { 0 };
             self.context.pool.keep_at_most((SPARE_MODELS_MAX + gossip) * frozen.values().len());
-            self.context.actors.tell_gossip_peer(GossipPeerMessage::Model(usize::try_from(model.parameters).unwrap_or(usize::MAX)));
-            self.context.actors.tell_membership(MembershipMessage::Synchronize(model));
+            self.context.actors.tell(ToGossip::Model(parameters));
+            self.context.actors.tell(membership::In::Synchronize(model));
         }
-        let contribution = ContributeMessage { round, spec, weight, model, frozen, donation, samples, basis };
-        self.context.actors.tell_coordinator(CoordinatorMessage::Contribute(contribution));
+        let settings = &self.context.settings;
+        let rates = if settings.algorithm.orders_by_rate() { self.context.rates.read() } else { Vec::new() };
+        let buffers = if settings.joiner_buffers == JoinerBuffers::Copy { model.optimizer } else { 0 };
+        let contribution = Contributed { weight, parameters, frozen, donation, basis, encoder: None };
+        let contribute = Contribute { round, spec, samples, rates, buffers, parameters, contribution };
+        self.context.actors.tell(ToRounds::Contribute(Box::new(contribute)));
     }
 
     /// The whole slow state starts from the founding parameters where the outer optimizer is not sharded.
@@ -367,7 +380,7 @@ impl AggregatorState {
             self.fail(&ExchangeError::WorkerLeft(worker));
         }
         if self.leaving.len() == self.context.settings.workers {
-            self.context.actors.tell_gossip_peer(GossipPeerMessage::Leave(self.machine.round()));
+            self.context.actors.tell(ToGossip::Leave(self.machine.round()));
         }
     }
 

@@ -80,11 +80,6 @@ impl Carried {
         }
         *self = Self { reference: Arc::new(values.clone()), residual: Arc::new(residual) };
     }
-
-    /// The node belongs to no view any more.
-    pub fn clear(&mut self) {
-        *self = Self::default();
-    }
 }
 
 impl Coding {

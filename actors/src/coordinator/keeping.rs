@@ -1,14 +1,15 @@
 //! What of a decided round is kept for good by this node, and what a founding brings of what was kept.
 
-use super::messages::DataEvent;
-use super::shards::{ShardStates, parameters_of};
+use super::reduce::Broken;
 use crate::buffers::{Assembled, Frozen, chunks};
 use crate::compute::compute;
 use crate::context::NodeContext;
+use crate::data::Buffers;
 use crate::ports::store::Snapshot;
 use slowmo_protocol::checkpoint::{is_due, written_by};
 use slowmo_protocol::coordinator::{Outcome, Plan};
 use slowmo_protocol::ident::ShardId;
+use slowmo_protocol::node::{Shards, parameters_of};
 use slowmo_protocol::shards::Layout;
 use slowmo_protocol::view::Member;
 use std::ops::Range;
@@ -59,7 +60,7 @@ impl Decided<'_> {
     }
 
     /// The same where the momentum is in shards, or there is none. A whole momentum is kept by who has it.
-    pub fn keep_sharded(&self, context: &NodeContext, states: &ShardStates) {
+    pub fn keep_sharded(&self, context: &NodeContext, states: &Shards<Buffers>) {
         let outer = context.settings.algorithm.outer;
         if outer.is_some_and(|outer| !outer.sharded) {
             return;
@@ -72,11 +73,11 @@ impl Decided<'_> {
 }
 
 /// The slow momentum of one owned shard, as the checkpoint has it that the founding goes on from.
-pub async fn restore(context: &Arc<NodeContext>, plan: &Plan, shard: ShardId, parameters: usize) -> Result<Assembled, DataEvent> {
+pub async fn restore(context: &Arc<NodeContext>, plan: &Plan, shard: ShardId, parameters: usize) -> Result<Assembled, Broken> {
     let range = parameters_of(&plan.layout, shard, parameters);
     let Some(restored) = context.store.restored() else {
         tracing::error!("there is nothing that this founding could go on from");
-        return Err(DataEvent::Broken(plan.me));
+        return Err(Broken(plan.me));
     };
     let pool = Arc::clone(&context.pool);
     let read = compute(move || {
@@ -95,9 +96,9 @@ pub async fn restore(context: &Arc<NodeContext>, plan: &Plan, shard: ShardId, pa
         Some(Ok(momentum)) => Ok(momentum),
         Some(Err(error)) => {
             tracing::error!(error, "the slow momentum cannot be restored");
-            Err(DataEvent::Broken(plan.me))
+            Err(Broken(plan.me))
         }
         // The executor ends.
-        None => Err(DataEvent::Broken(plan.me)),
+        None => Err(Broken(plan.me)),
     }
 }

@@ -3,47 +3,45 @@
 
 use super::encoding::{Coding, Encoder, Sum, Update};
 use super::keeping::restore;
-use super::messages::DataEvent;
-use super::shards::{OwnPart, ShardState};
+use super::shards::{Left, ShardState};
 use super::transfer::open;
 use crate::buffers::{Assembled, Buffer, CHUNK_ELEMENTS, Frozen, VALUE_BYTES, chunks};
 use crate::context::NodeContext;
+use crate::data::{Arrived, Buffers};
 use crate::ports::transport::BulkError;
-use crate::streams::Arrived;
 use bytes::Bytes;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Plan, Publication, RoundKind};
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::machine::Place;
 use slowmo_protocol::mean;
+use slowmo_protocol::node::{Reduced, Reduction};
 use slowmo_protocol::outer::{OuterStep, Piece};
 use slowmo_protocol::wire::{Bulk, Contribution};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::mpsc;
 
 /// Chunks that may wait for one receiver of published values before the reduction waits for it.
 pub const PUBLISH_WINDOW_CHUNKS: usize = 16;
 
+/// The node at the other end of what broke; this node, where it lacks something itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken(pub NodeId);
+
 /// Everything the reduction of one round needs.
-pub struct Reduction {
+pub struct Work {
     /// The node.
     pub context: Arc<NodeContext>,
-    /// The round's movements.
-    pub plan: Arc<Plan>,
-    /// Who gets what it makes, once that is proposed.
-    pub publication: watch::Receiver<Option<Arc<Publication>>>,
+    /// What is averaged.
+    pub reduction: Reduction<Buffers>,
     /// How many of the values are parameters.
     pub parameters: usize,
     /// How they travel, if not as float32.
     pub coding: Option<Coding>,
     /// This node's own contribution, if it contributes.
     pub own: Option<OwnContribution>,
-    /// The other contributors' streams.
-    pub expected: Vec<(NodeId, oneshot::Receiver<Arrived>)>,
-    /// The decided state of the own shards, ascending.
-    pub states: Vec<(ShardId, ShardState)>,
 }
 
 /// This node's own contribution to a reduction.
@@ -80,8 +78,8 @@ struct Outlet {
     queue: mpsc::Sender<Published>,
 }
 
-/// A reduction whose contributions and receivers are known.
-struct Work {
+/// A reduction that publishes.
+struct Publishing {
     context: Arc<NodeContext>,
     plan: Arc<Plan>,
     publication: Arc<Publication>,
@@ -93,25 +91,25 @@ struct Work {
     momentum_outlets: Vec<Outlet>,
 }
 
-/// Runs the reduction; the error is what the coordinator must be told instead.
-pub async fn run(reduction: Reduction) -> Result<OwnPart, DataEvent> {
-    let Reduction { context, plan, mut publication, parameters, coding, own, expected, states } = reduction;
+/// Runs the reduction.
+pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
+    let Work { context, reduction, parameters, coding, own } = work;
+    let Reduction { plan, publication, contributions, states } = reduction;
     let encoder = own.as_ref().and_then(|own| own.encoder.clone());
     if own.is_some() && encoder.is_some() != coding.is_some() {
         tracing::error!(round = plan.attempt.round.0, "this node's contribution is not encoded as its round is");
-        return Err(DataEvent::Broken(plan.me));
+        return Err(Broken(plan.me));
     }
-    let (sources, weight) = gather(&plan, own, expected, wire_of(coding.as_ref())).await?;
-    // Who receives is usually known by now: the proposal travelled while the contributions did.
-    let publication = publication.wait_for(Option::is_some).await.ok().and_then(|publication| publication.clone());
-    let Some(publication) = publication else { return Err(DataEvent::Broken(plan.me)) };
+    let (sources, weight) = gather(plan.me, own, contributions, wire_of(coding.as_ref()))?;
     let parameter_outlets = parameter_outlets(&context, &plan, &publication, coding.as_ref());
     let slow = plan.makes_momentum();
     let holders = publication.moves_from(plan.me).filter(|_| slow).map(|moved| (moved.to, Some(moved.shards.iter().copied().collect())));
     let momentum_outlets = publish_to(&context, plan.place, &Bulk::State, holders);
     let mut sources = Sources::new(&context, &plan, coding.as_ref(), sources);
-    let work = Work { context, plan, publication, parameters, coding, encoder, weight, parameter_outlets, momentum_outlets };
-    let mut part = OwnPart { weight, ..OwnPart::default() };
+    let work = Publishing { context, plan, publication, parameters, coding, encoder, weight, parameter_outlets, momentum_outlets };
+    let mut part = Assembled::default();
+    let mut momenta = Vec::new();
+    let mut left = Left { weight: Some(weight), owed: Assembled::default() };
     for (shard, state) in states {
         let mut momentum = Assembled::default();
         if work.plan.restores {
@@ -128,13 +126,13 @@ pub async fn run(reduction: Reduction) -> Result<OwnPart, DataEvent> {
                 send(&work.momentum_outlets, shard, &next, None).await;
                 momentum.insert(range.start, next);
             }
-            let update = work.encode(&range, &mut chunk, &mut part);
+            let update = work.encode(&range, &mut chunk, &mut left.owed);
             let chunk = chunk.freeze();
             send(&work.parameter_outlets, shard, &chunk, update.as_ref()).await;
-            part.values.insert(range.start, chunk);
+            part.insert(range.start, chunk);
         }
         if slow {
-            part.momentum.push((shard, momentum));
+            momenta.push((shard, ShardState { momentum, ..ShardState::default() }));
         }
     }
     sources.end().await?;
@@ -142,10 +140,10 @@ pub async fn run(reduction: Reduction) -> Result<OwnPart, DataEvent> {
         // As in `send`.
         _ = outlet.queue.send(Published::End).await;
     }
-    Ok(part)
+    Ok(Reduced { part, states: momenta, rest: left })
 }
 
-impl Work {
+impl Publishing {
     /// The exact average from the sum.
     fn average(&self, range: &Range<usize>, chunk: &mut Buffer) {
         let (numerators, buffers) = chunk.values_mut().split_at_mut(self.parameters_in(range));
@@ -162,7 +160,7 @@ impl Work {
     }
 
     /// In a slow round, takes the slow step on the parameters of a chunk; returns their new momentum.
-    fn slow_step(&self, shard: ShardId, state: &ShardState, range: &Range<usize>, chunk: &mut Buffer) -> Result<Option<Frozen>, DataEvent> {
+    fn slow_step(&self, shard: ShardId, state: &ShardState, range: &Range<usize>, chunk: &mut Buffer) -> Result<Option<Frozen>, Broken> {
         let length = self.parameters_in(range);
         if self.plan.spec.kind != RoundKind::Slow || length == 0 {
             return Ok(None);
@@ -175,7 +173,7 @@ impl Work {
     }
 
     /// Where the round is encoded, makes the chunk what every member will have. What that drops is added to what this node owes.
-    fn encode(&self, range: &Range<usize>, chunk: &mut Buffer, part: &mut OwnPart) -> Option<Bytes> {
+    fn encode(&self, range: &Range<usize>, chunk: &mut Buffer, owes: &mut Assembled) -> Option<Bytes> {
         let coding = self.coding.as_ref()?;
         let Update { bytes, mut dropped } = coding.update(chunk, range);
         // The next contribution is divided by all weights, and what a slow step is given it gives again in every later one.
@@ -186,7 +184,7 @@ impl Work {
         for (dropped, owed) in dropped.values_mut().iter_mut().zip(owed.values()) {
             *dropped = owed + scale * *dropped;
         }
-        part.owed.insert(range.start, dropped.freeze());
+        owes.insert(range.start, dropped.freeze());
         Some(bytes)
     }
 }
@@ -206,31 +204,25 @@ fn parameter_outlets(context: &Arc<NodeContext>, plan: &Plan, publication: &Publ
     outlets
 }
 
-/// Waits for every contributor's stream and adds up the push-sum weights in ascending id.
-pub async fn gather(
-    plan: &Plan,
+/// All contributions in ascending id, and the sum of their push-sum weights.
+pub fn gather(
+    me: NodeId,
     own: Option<OwnContribution>,
-    expected: Vec<(NodeId, oneshot::Receiver<Arrived>)>,
+    others: Vec<Arrived>,
     expected_wire: WireType,
-) -> Result<(Vec<Source>, f64), DataEvent> {
-    let mut sources = Vec::with_capacity(expected.len() + 1);
-    for (node, stream) in expected {
-        let arrived = stream.await.map_err(|_| DataEvent::Broken(node))?;
-        let Bulk::Contribution(Contribution { spec, weight, wire }) = arrived.content else { return Err(DataEvent::Broken(node)) };
-        if spec != plan.spec {
-            return Err(DataEvent::SpecsDiffer(node, spec));
-        }
+) -> Result<(Vec<Source>, f64), Broken> {
+    let mut sources = Vec::with_capacity(others.len() + 1);
+    for arrived in others {
+        let node = arrived.header.sender;
+        let Bulk::Contribution(Contribution { weight, wire, .. }) = arrived.content else { return Err(Broken(node)) };
         if wire != expected_wire {
             tracing::warn!(%node, ?wire, ?expected_wire, "a contribution is encoded in another way than this round's");
-            return Err(DataEvent::Broken(node));
-        }
-        if !(weight.is_finite() && weight > 0.0) {
-            return Err(DataEvent::Broken(node));
+            return Err(Broken(node));
         }
         sources.push((node, weight, Source::Stream(node, arrived)));
     }
     if let Some(own) = own {
-        sources.push((plan.me, own.weight, Source::Own(own)));
+        sources.push((me, own.weight, Source::Own(own)));
     }
     sources.sort_by_key(|(node, ..)| *node);
     let weight = sources.iter().map(|(_, weight, _)| weight).sum();
@@ -251,7 +243,7 @@ impl Sources {
     }
 
     /// `chunk = Σ` of the sources' values of `range`, in their order; of their differences where the round is encoded.
-    async fn sum(&mut self, coding: Option<&Coding>, range: &Range<usize>, chunk: &mut Buffer) -> Result<(), DataEvent> {
+    async fn sum(&mut self, coding: Option<&Coding>, range: &Range<usize>, chunk: &mut Buffer) -> Result<(), Broken> {
         for (index, source) in self.sources.iter_mut().enumerate() {
             match coding {
                 Some(coding) => {
@@ -264,7 +256,7 @@ impl Sources {
         Ok(())
     }
 
-    async fn end(&mut self) -> Result<(), DataEvent> {
+    async fn end(&mut self) -> Result<(), Broken> {
         for source in &mut self.sources {
             if let Source::Stream(node, arrived) = source {
                 arrived.stream.expect_end().await.map_err(|error| broken(*node, &error))?;
@@ -274,7 +266,7 @@ impl Sources {
     }
 }
 
-async fn add(source: &mut Source, first: bool, range: &Range<usize>, chunk: &mut Buffer, scratch: &mut Buffer) -> Result<(), DataEvent> {
+async fn add(source: &mut Source, first: bool, range: &Range<usize>, chunk: &mut Buffer, scratch: &mut Buffer) -> Result<(), Broken> {
     match source {
         Source::Own(own) if first => chunk.values_mut().copy_from_slice(&own.frozen.values()[range.clone()]),
         Source::Own(own) => mean::add(chunk.values_mut(), &own.frozen.values()[range.clone()]),
@@ -293,7 +285,7 @@ async fn add_difference(
     range: &Range<usize>,
     sum: Sum<'_>,
     scratch: &mut [u8],
-) -> Result<(), DataEvent> {
+) -> Result<(), Broken> {
     match source {
         Source::Own(OwnContribution { encoder: Some(encoder), .. }) => coding.own_difference(encoder, range, sum),
         // `run` starts no encoded round without it.
@@ -306,23 +298,23 @@ async fn add_difference(
     Ok(())
 }
 
-async fn read(node: NodeId, arrived: &mut Arrived, into: &mut [u8]) -> Result<(), DataEvent> {
+async fn read(node: NodeId, arrived: &mut Arrived, into: &mut [u8]) -> Result<(), Broken> {
     arrived.stream.read_exact(into).await.map_err(|error| broken(node, &error))
 }
 
-fn broken(node: NodeId, error: &BulkError) -> DataEvent {
+fn broken(node: NodeId, error: &BulkError) -> Broken {
     tracing::info!(%node, %error, "a round's stream broke");
-    DataEvent::Broken(node)
+    Broken(node)
 }
 
 /// Takes the slow step on the parameters of the chunk that starts at `start` and returns the new momentum.
-fn slow_step(context: &NodeContext, plan: &Plan, state: &ShardState, start: usize, values: &mut [f32]) -> Result<Frozen, DataEvent> {
+fn slow_step(context: &NodeContext, plan: &Plan, state: &ShardState, start: usize, values: &mut [f32]) -> Result<Frozen, Broken> {
     let length = values.len();
     let decided = context.settings.algorithm.outer.zip(state.anchor.piece(start));
     let Some((outer, anchor)) = decided else {
         // The founding gave every holder its anchors; without them no slow step can be right.
         tracing::error!(round = plan.attempt.round.0, start, "the anchor of an owned shard is missing");
-        return Err(DataEvent::Broken(plan.me));
+        return Err(Broken(plan.me));
     };
     let zeros;
     let momentum = match state.momentum.piece(start) {

@@ -2,19 +2,19 @@
 //! other holders.
 
 use super::encoding::Coding;
-use super::shards::{ShardState, parameters_of};
+use super::shards::ShardState;
 use crate::buffers::{Assembled, chunks};
 use crate::context::NodeContext;
+use crate::data::Arrived;
 use crate::ports::transport::{BulkError, BulkReceiver, BulkSender};
-use crate::streams::Arrived;
 use bytes::Bytes;
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::machine::Place;
+use slowmo_protocol::node::parameters_of;
 use slowmo_protocol::shards::Layout;
 use slowmo_protocol::wire::{Bulk, BulkHeader};
 use std::ops::Range;
 use std::time::Duration;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 /// How long a stream waits for a connection: two nodes that join in one round dial each other when they hear of it.
@@ -55,11 +55,10 @@ pub async fn contribute(
 /// Receives the new values of consecutive element ranges as an owner publishes them: as `coding` says, or float32.
 pub async fn receive_parameters(
     context: &NodeContext,
-    stream: oneshot::Receiver<Arrived>,
+    mut arrived: Arrived,
     ranges: &[Range<usize>],
     coding: Option<&Coding>,
 ) -> Result<Assembled, BulkError> {
-    let mut arrived = stream.await.map_err(|_| BulkError::Reset)?;
     let expected = coding.map_or(Bulk::Parameters, |coding| Bulk::Update(coding.wire));
     if arrived.content != expected {
         return Err(BulkError::Broken(format!("{:?} came where {expected:?} was expected", arrived.content)));
@@ -80,8 +79,7 @@ pub async fn receive_parameters(
 }
 
 /// Receives the values of consecutive element ranges into chunks.
-pub async fn receive(context: &NodeContext, stream: oneshot::Receiver<Arrived>, ranges: &[Range<usize>]) -> Result<Assembled, BulkError> {
-    let mut arrived = stream.await.map_err(|_| BulkError::Reset)?;
+pub async fn receive(context: &NodeContext, mut arrived: Arrived, ranges: &[Range<usize>]) -> Result<Assembled, BulkError> {
     let mut values = Assembled::default();
     for range in ranges.iter().cloned() {
         read_chunks(context, &mut *arrived.stream, range, &mut values).await?;
@@ -145,11 +143,10 @@ async fn send_pieces(context: &NodeContext, stream: &mut dyn BulkSender, values:
 /// Receives the state of `shards`.
 pub async fn receive_state(
     context: &NodeContext,
-    stream: oneshot::Receiver<Arrived>,
+    mut arrived: Arrived,
     shards: &[ShardId],
     cut: StateCut,
 ) -> Result<Vec<(ShardId, ShardState)>, BulkError> {
-    let mut arrived = stream.await.map_err(|_| BulkError::Reset)?;
     let mut states = Vec::with_capacity(shards.len());
     for shard in shards {
         let range = parameters_of(&cut.layout, *shard, cut.parameters);

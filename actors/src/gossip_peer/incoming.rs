@@ -1,10 +1,11 @@
 //! Messages on their way in: streams wait until the machine wants them, and are read by tasks of their own.
 
 use super::arithmetic::Part;
-use super::{GossipPeerMessage, GossipPeerState, Payload, transfer, wire};
+use super::{GossipPeerState, Payload, transfer, wire};
 use crate::buffers::Assembled;
-use crate::streams::Arrived;
+use crate::data::Arrived;
 use slowmo_protocol::gossip_peer::{In, Key, PARKED_MAX};
+use slowmo_protocol::node::ToGossip;
 use slowmo_protocol::wire::Bulk;
 use std::sync::Arc;
 use transfer::ReadError;
@@ -44,7 +45,7 @@ impl GossipPeerState {
             let values = transfer::read(&pool, arrived, elements, (wire, scale)).await;
             let values = values.inspect_err(|error| log(key, error));
             // A stopped gossip peer needs no result.
-            _ = myself.cast(GossipPeerMessage::Read(key, values.ok()));
+            _ = myself.cast(ToGossip::Read(key, values.ok()).into());
         });
         self.reading.insert(key, task.abort_handle());
     }

@@ -21,12 +21,10 @@ mod transfer;
 pub use messages::{GossipPeerMessage, Values};
 pub use payload::Payload;
 
-use crate::aggregator::AggregatorMessage;
 use crate::buffers::{Assembled, Frozen};
 use crate::context::NodeContext;
-use crate::membership::MembershipMessage;
+use crate::data::{Arrived, Buffers, Told};
 use crate::status::Gossiping;
-use crate::streams::Arrived;
 use crate::timer::Timer;
 use arithmetic::{Job, Jobs, Part};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -35,6 +33,8 @@ use slowmo_protocol::algorithm::{Base, Gossip, WireType};
 use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, Plan, Purpose, Waits};
 use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
 use slowmo_protocol::machine::{Machine, Outbox};
+use slowmo_protocol::membership;
+use slowmo_protocol::node::{GossipDone, ToAggregator, ToGossip};
 use slowmo_protocol::schedule::{gossips_before, next_boundary};
 use slowmo_protocol::view::View;
 use slowmo_protocol::wire::Bulk;
@@ -101,12 +101,18 @@ impl Actor for GossipPeerActor {
         message: GossipPeerMessage,
         state: &mut GossipPeerState,
     ) -> Result<(), ActorProcessingErr> {
-        state.take(message).await;
+        match message {
+            GossipPeerMessage::Told(Told { message, credit: _credit }) => state.take(message).await,
+            GossipPeerMessage::Encoded(plan, payload) => state.send(&plan, &payload),
+            // A round was decided meanwhile: the training threads get that.
+            GossipPeerMessage::Mixed(mix, _) if mix.round < state.round => {}
+            GossipPeerMessage::Mixed(mix, values) => state.mixed(&mix, values),
+        }
         state.execute().await;
         while state.sending.try_join_next().is_some() {}
         let deadline = state.machine.as_ref().and_then(GossipPeer::next_deadline);
         let (now, myself) = (state.context.clock.now(), state.myself.clone());
-        state.timer.arm(deadline, now, &myself, || GossipPeerMessage::Tick);
+        state.timer.arm(deadline, now, &myself, || ToGossip::In(In::Tick).into());
         Ok(())
     }
 
@@ -144,43 +150,35 @@ impl GossipPeerState {
         }
     }
 
-    async fn take(&mut self, message: GossipPeerMessage) {
+    async fn take(&mut self, message: ToGossip<Buffers>) {
         match message {
-            GossipPeerMessage::Model(elements) => self.elements = elements,
-            GossipPeerMessage::View { view, lineage, round, order } => {
+            ToGossip::Model(elements) => self.elements = elements,
+            ToGossip::View(view, lineage, round, order) => {
                 self.record_gauges();
                 self.enter(view, lineage, round, order).await;
             }
-            GossipPeerMessage::Round(round) => {
+            ToGossip::Round(round) => {
                 self.record_gauges();
                 self.go_to(round).await;
                 self.feed(In::Round(round));
             }
             // A round was decided meanwhile: the training threads get that.
-            GossipPeerMessage::Gossip { round, .. } | GossipPeerMessage::Settle { round, .. } if round < self.round => {}
-            GossipPeerMessage::Gossip { step, round, frozen } => self.gossip(step, round, frozen).await,
-            GossipPeerMessage::Settle { step, round, frozen } => {
+            ToGossip::Gossip(_, round, _) | ToGossip::Settle(_, round, _) if round < self.round => {}
+            ToGossip::Gossip(step, round, frozen) => self.gossip(step, round, frozen).await,
+            ToGossip::Settle(step, round, frozen) => {
                 self.go_to(round).await;
                 self.frozen = Some(frozen);
                 self.feed(In::Settle { step, round });
             }
-            GossipPeerMessage::Moved { step, before, withheld } => self.moved(step, before, withheld).await,
-            GossipPeerMessage::Stepped(values) => self.go_on_from(&values).await,
-            GossipPeerMessage::Decided { round, values } => self.decided(round, &values).await,
-            GossipPeerMessage::Frame(header, message, _credit) => self.feed(In::Frame { header, message }),
-            GossipPeerMessage::Stream(arrived, _credit) => self.offered(arrived),
-            GossipPeerMessage::Read(key, values) => self.read(key, values),
-            GossipPeerMessage::Sent(sent, true) => self.feed(In::Sent(sent)),
-            GossipPeerMessage::Sent(sent, false) => self.feed(In::SendFailed(sent)),
-            GossipPeerMessage::Encoded(plan, payload) => self.send(&plan, &payload),
-            // A round was decided meanwhile, as above.
-            GossipPeerMessage::Mixed(mix, _) if mix.round < self.round => {}
-            GossipPeerMessage::Mixed(mix, values) => self.mixed(&mix, values),
-            GossipPeerMessage::Suspects(nodes) => self.feed(In::Suspects(nodes)),
-            GossipPeerMessage::MemberLost(node) => self.feed(In::MemberLost(node)),
-            GossipPeerMessage::MemberBack(node) => self.feed(In::MemberBack(node)),
-            GossipPeerMessage::Leave(_) if self.machine.is_none() => self.context.actors.tell_membership(MembershipMessage::Leave),
-            GossipPeerMessage::Leave(round) => {
+            ToGossip::Moved { step, before, withheld } => self.moved(step, before, withheld).await,
+            ToGossip::Stepped(values) => self.go_on_from(&values).await,
+            ToGossip::Decided(round, values) => self.decided(round, &values).await,
+            ToGossip::Stream(arrived) => self.offered(arrived),
+            ToGossip::Read(key, values) => self.read(key, values),
+            ToGossip::Sent(sent, true) => self.feed(In::Sent(sent)),
+            ToGossip::Sent(sent, false) => self.feed(In::SendFailed(sent)),
+            ToGossip::Leave(_) if self.machine.is_none() => self.context.actors.tell(membership::In::Leave),
+            ToGossip::Leave(round) => {
                 self.go_to(round).await;
                 // Its training thread went away without mixing: nothing of that step is sent.
                 if let Some(plan) = self.plan.take() {
@@ -188,9 +186,11 @@ impl GossipPeerState {
                 }
                 self.feed(In::Leave(round));
             }
-            GossipPeerMessage::Tick => {
-                self.timer.disarm();
-                self.feed(In::Tick);
+            ToGossip::In(event) => {
+                if matches!(event, In::Tick) {
+                    self.timer.disarm();
+                }
+                self.feed(event);
             }
         }
     }
@@ -312,7 +312,7 @@ impl GossipPeerState {
                 Effect::Forget(sent) => self.acknowledged(sent),
                 Effect::Send { to, frame } => self.context.send_frame(to, &frame),
                 Effect::Late(nodes) => nodes.into_iter().for_each(|node| self.late(node)),
-                Effect::Left => self.context.actors.tell_membership(MembershipMessage::Leave),
+                Effect::Left => self.context.actors.tell(membership::In::Leave),
             }
         }
         self.fold_arrived().await;
@@ -356,19 +356,19 @@ impl GossipPeerState {
     fn mixed(&mut self, mix: &Mix, values: Values) {
         let Mix { step, weight, .. } = *mix;
         let actors = &self.context.actors;
-        let (values, correction) = match values {
-            Values::Contribution(frozen) => return actors.tell_aggregator(AggregatorMessage::Settled { step, weight, frozen }),
+        let (values, stays) = match values {
+            Values::Contribution(frozen) => return actors.tell(ToAggregator::Settled(step, weight, frozen)),
             Values::Numerators(values) => {
                 self.last = Some((values.clone(), weight));
                 (values, None)
             }
-            Values::Correction(values, stays) => (values, Some(stays)),
+            Values::Correction(values, stays) => (values, Some(f64::from(stays))),
         };
         let contributors = mix.arrivals.len() + 1;
         let next = Step(step.0.saturating_add(1));
         let boundary = next_boundary(&self.context.settings.algorithm, step).unwrap_or(Step(u64::MAX));
         let next_step = mix.behind.map_or(next, |reached| reached.min(boundary).max(next));
-        actors.tell_aggregator(AggregatorMessage::GossipDone { step, weight, contributors, next_step, values, correction });
+        actors.tell(ToAggregator::GossipDone(Box::new(GossipDone { step, weight, contributors, next_step, values, stays })));
     }
 
     fn late(&self, node: NodeId) {

@@ -1,11 +1,12 @@
 //! Messages on their way out: numerators are encoded, sent by tasks of their own, and kept until they are answered.
 
 use super::arithmetic::Job;
-use super::{GossipPeerMessage, GossipPeerState, Payload, transfer, wire};
+use super::{GossipPeerState, Payload, transfer, wire};
 use crate::buffers::Assembled;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::gossip_peer::{In, Plan, Sent};
 use slowmo_protocol::ident::{NodeId, Step};
+use slowmo_protocol::node::ToGossip;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,7 +79,7 @@ impl GossipPeerState {
                     tracing::info!(%to, step = %plan.step, %error, "a gossip message was not sent as a whole");
                 }
                 // A stopped gossip peer needs no result.
-                _ = myself.cast(GossipPeerMessage::Sent((to, plan.step), sent.is_ok()));
+                _ = myself.cast(ToGossip::Sent((to, plan.step), sent.is_ok()).into());
             });
         }
     }

@@ -5,7 +5,7 @@ use super::payload::Payload;
 use super::shipments::Shipments;
 use super::transfer::{ReadError, read};
 use crate::buffers::{Assembled, CHUNK_ELEMENTS, Pool};
-use crate::streams::Arrived;
+use crate::data::Arrived;
 use crate::testing::Whole;
 use bytes::Bytes;
 use slowmo_protocol::algorithm::WireType;

@@ -3,8 +3,8 @@
 use super::payload::Payload;
 use crate::buffers::{Assembled, CHUNK_ELEMENTS, Pool, chunks};
 use crate::context::NodeContext;
+use crate::data::Arrived;
 use crate::ports::transport::BulkError;
-use crate::streams::Arrived;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::gossip_peer::Plan;
 use slowmo_protocol::ident::NodeId;

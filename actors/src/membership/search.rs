@@ -1,7 +1,7 @@
 //! The search for peers until the view is formed: dials whatever discovery finds.
 
-use super::MembershipMessage;
 use crate::context::NodeContext;
+use slowmo_protocol::membership::In;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,7 +42,7 @@ pub(super) async fn search(context: Arc<NodeContext>, resting: Arc<Resting>) {
                 told = None;
                 if found.as_ref() != Some(&peers) {
                     found = Some(peers.clone());
-                    context.actors.tell_membership(MembershipMessage::Discovered(peers.clone()));
+                    context.actors.tell(In::Discovered(peers.clone()));
                 }
                 let due = peers.into_iter().filter(|peer| resting.is_over(*peer));
                 due.for_each(|peer| context.transport.connect(peer, context.settings.connect_timeout));

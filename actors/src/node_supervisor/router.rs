@@ -2,15 +2,15 @@
 //! flood stops the reading, not the node. What does not decode is dropped, counted and logged.
 
 use crate::context::{Credit, NodeContext};
-use crate::coordinator::CoordinatorMessage;
-use crate::gossip_peer::GossipPeerMessage;
-use crate::membership::MembershipMessage;
+use crate::data::Arrived;
 use crate::ports::transport::{BulkReceiver, TransportEvent};
-use crate::streams::Arrived;
 use crate::watching::Watching;
 use bytes::Bytes;
 use slowmo_protocol::ident::NodeId;
-use slowmo_protocol::wire::{Bulk, BulkHeader, Content, Datagram, Frame, Header, Message};
+use slowmo_protocol::liveness;
+use slowmo_protocol::membership::In;
+use slowmo_protocol::node;
+use slowmo_protocol::wire::{BulkHeader, Content, Datagram, Frame, Header};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -25,16 +25,16 @@ pub async fn route(context: Arc<NodeContext>, mut events: mpsc::Receiver<Transpo
             TransportEvent::Datagram { from, datagram: bytes } => datagram(&context, from, bytes, credit),
             TransportEvent::PeerUp { node, address, incarnation } => {
                 tracing::debug!(%node, %address, "peer up");
-                context.actors.tell_membership(MembershipMessage::PeerUp(node, incarnation));
+                context.actors.tell(In::PeerUp(node, incarnation));
             }
             TransportEvent::PeerDown { node, address, reason } => {
                 tracing::info!(%node, %address, %reason, "peer down");
-                context.actors.tell_membership(MembershipMessage::PeerDown(node, reason));
+                context.actors.tell(In::PeerDown { node, departed: reason.is_departure() });
             }
-            TransportEvent::KnockRefused { node } => context.actors.tell_membership(MembershipMessage::KnockRefused(node)),
+            TransportEvent::KnockRefused { node } => context.actors.tell(liveness::In::KnockRefused(node)),
             TransportEvent::DialFailed { address, tried_for, error } => {
-                let error = error.to_string();
-                context.actors.tell_membership(MembershipMessage::DialFailed { address, tried_for, error });
+                let (tried_for, error) = (NodeContext::span(tried_for), error.to_string());
+                context.actors.tell(In::DialFailed { address, tried_for, error });
             }
             TransportEvent::Refused { remote, error } => tracing::warn!(%remote, %error, "connection refused"),
         }
@@ -49,19 +49,7 @@ fn control(context: &NodeContext, from: NodeId, frame: &Bytes, credit: Credit, d
     if !is_from(context, &header, from, dropped) {
         return;
     }
-    match *message {
-        Message::Hello(_) | Message::Found { .. } | Message::Leave { .. } | Message::Join | Message::Refused(_) => {
-            context.actors.tell_membership(MembershipMessage::Frame(header, message, credit));
-        }
-        Message::GossipMixed { .. }
-        | Message::GossipRefused { .. }
-        | Message::GossipSkipped { .. }
-        | Message::GossipAsk { .. }
-        | Message::GossipReclaimed { .. } => {
-            context.actors.tell_gossip_peer(GossipPeerMessage::Frame(header, message, credit));
-        }
-        _ => context.actors.tell_coordinator(CoordinatorMessage::Frame(header, message, credit)),
-    }
+    context.actors.tell_holding(node::route(header, message), Some(credit));
 }
 
 /// What is about a node itself is dealt with here; what is about who lives, and what is no datagram at all, goes to the membership.
@@ -70,7 +58,7 @@ fn datagram(context: &NodeContext, from: NodeId, bytes: Bytes, credit: Credit) {
         Ok(Datagram::V1(Content::AskBrief { since_us })) => context.watching.tell(context, from, since_us),
         Ok(Datagram::V1(Content::Brief(brief))) => context.watching.take(context, from, *brief),
         Ok(Datagram::V1(Content::Drain { incarnation })) => Watching::ordered_to_drain(context, from, incarnation),
-        _ => context.actors.tell_membership(MembershipMessage::Datagram(from, bytes, credit)),
+        _ => context.actors.tell_holding(liveness::In::Datagram { from, bytes: bytes.to_vec() }.into(), Some(credit)),
     }
 }
 
@@ -82,14 +70,8 @@ fn bulk(context: &NodeContext, (from, header, stream): (NodeId, &Bytes, Box<dyn 
     if !is_from(context, &header, from, dropped) {
         return;
     }
-    let gossip = matches!(content, Bulk::Gossip { .. });
     let stream = context.metrics.counts_received(&content, stream);
-    let arrived = Arrived { header, content, stream };
-    if gossip {
-        context.actors.tell_gossip_peer(GossipPeerMessage::Stream(arrived, credit));
-    } else {
-        context.actors.tell_coordinator(CoordinatorMessage::Stream(arrived, credit));
-    }
+    context.actors.tell_holding(Arrived { header, content, stream }.into(), Some(credit));
 }
 
 /// A header must name its authenticated sender and this cluster.

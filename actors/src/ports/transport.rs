@@ -107,6 +107,12 @@ pub trait BulkReceiver: Send {
     async fn expect_end(&mut self) -> Result<(), BulkError>;
 }
 
+impl std::fmt::Debug for dyn BulkReceiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BulkReceiver")
+    }
+}
+
 /// This node as its transport knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalPeer {

@@ -4,8 +4,8 @@
 use crate::aggregator::{AggregatorMessage, Arrival};
 use crate::context::NodeContext;
 use crate::error::ExchangeError;
-use crate::gossip_peer::GossipPeerMessage;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use slowmo_protocol::node::ToGossip;
 use std::sync::Arc;
 
 mod messages;
@@ -37,7 +37,7 @@ impl Actor for WorkerActor {
                 AggregatorMessage::Arrive(Arrival { worker: *worker, request, model, frozen, donation, momentum, samples, basis, reply })
             }
             WorkerMessage::Mixed { step, before, withheld } => {
-                context.actors.tell_gossip_peer(GossipPeerMessage::Moved { step, before, withheld });
+                context.actors.tell(ToGossip::Moved { step, before, withheld });
                 return Ok(());
             }
             WorkerMessage::Leave { reply } => AggregatorMessage::Leave { worker: *worker, reply },

@@ -1,6 +1,7 @@
 //! Which messages met which phase of a round under which fault: what a number of seeds has really tried.
 
-use super::mail::{Mail, ToGossip, ToMembership, ToRounds};
+use super::mail::Mail;
+use slowmo_protocol::node::{self, ToGossip, ToMembership, ToRounds};
 use slowmo_protocol::wire::Message;
 use slowmo_protocol::{coordinator, gossip_peer, membership};
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,11 +84,11 @@ impl Coverage {
 /// The message's name, if it came over the network.
 fn name(mail: &Mail) -> Option<&'static str> {
     let message = match mail {
-        Mail::Membership(ToMembership::In(membership::In::Frame { message, .. }))
-        | Mail::Rounds(ToRounds::In(coordinator::In::Frame { message, .. }))
-        | Mail::Gossip(ToGossip::In(gossip_peer::In::Frame { message, .. })) => message,
-        Mail::Rounds(ToRounds::Stream(_)) => return Some("round stream"),
-        Mail::Gossip(ToGossip::Stream(_)) => return Some("gossip stream"),
+        Mail::Node(node::Mail::Membership(ToMembership::In(membership::In::Frame { message, .. })))
+        | Mail::Node(node::Mail::Rounds(ToRounds::In(coordinator::In::Frame { message, .. })))
+        | Mail::Node(node::Mail::Gossip(ToGossip::In(gossip_peer::In::Frame { message, .. }))) => message,
+        Mail::Node(node::Mail::Rounds(ToRounds::Stream(_))) => return Some("round stream"),
+        Mail::Node(node::Mail::Gossip(ToGossip::Stream(_))) => return Some("gossip stream"),
         _ => return None,
     };
     Some(match **message {

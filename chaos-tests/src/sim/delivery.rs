@@ -1,12 +1,15 @@
 //! What travels between simulated processes: control frames in order, streams, datagrams.
 
 use super::event::Event;
-use super::mail::{self, Content, Mail, Stream, ToGossip, ToMembership, ToRounds};
+use super::mail::Mail;
 use super::network::{FRAME_BYTES, InFlight, Packet, Process, RETRANSMISSION};
 use super::world::World;
 use slowmo_protocol::coordinator::Attempt;
 use slowmo_protocol::ident::NodeId;
-use slowmo_protocol::wire::Frame;
+use slowmo_protocol::liveness;
+use slowmo_protocol::node::vectors::Stream;
+use slowmo_protocol::node::{self, Moved, ToGossip, ToRounds};
+use slowmo_protocol::wire::{Bulk, Frame};
 use std::collections::VecDeque;
 
 /// Bytes of a value on the wire.
@@ -92,19 +95,19 @@ impl World {
         connection.last = connection.last.max(at);
         let on = connection.number;
         // Some transports say that it is sent when they have taken it, others when it has arrived.
-        if let Content::Gossip(step, ..) = stream.content
+        if let Bulk::Gossip { step, .. } = stream.content
             && self.random.once_in(2)
         {
-            self.tell(from, Mail::Gossip(ToGossip::Sent((to, step), true)), 0);
+            self.tell(from, ToGossip::Sent((to, step), true), 0);
         }
         self.network.in_flight.insert(number, InFlight { from, to: peer, connection: on, stream });
         self.at(at, Event::Packet { from, to: peer, connection: on, packet: Packet::Stream(number) });
     }
 
     fn stream_failed(&mut self, at: Process, other: NodeId, stream: &Stream, delay: u64) {
-        let mail = match stream.content {
-            Content::Gossip(step, ..) => Mail::Gossip(ToGossip::Sent((other, step), false)),
-            _ => Mail::Rounds(ToRounds::Broken(Attempt::of(&stream.header), other)),
+        let mail: Mail = match stream.content {
+            Bulk::Gossip { step, .. } => ToGossip::Sent((other, step), false).into(),
+            _ => ToRounds::Moved(Attempt::of(&stream.header), Moved::Broken(other)).into(),
         };
         self.tell(at, mail, delay);
     }
@@ -128,7 +131,7 @@ impl World {
         match packet {
             Packet::Frame(frame) => {
                 let Frame::V1 { header, message } = *frame;
-                self.tell(to, mail::route(header, message), 0);
+                self.tell(to, node::route(header, message), 0);
             }
             Packet::Stream(number) => self.arrive_stream(number),
         }
@@ -139,14 +142,12 @@ impl World {
         if let Some(connection) = self.network.connections.get_mut(&(from, to)) {
             connection.streams.remove(&number);
         }
-        if let Content::Gossip(step, ..) = stream.content {
+        if let Bulk::Gossip { step, .. } = stream.content {
             let receiver = self.id(to);
             let delay = self.config.delay.0 + self.random.below(self.config.delay.1);
-            self.tell(from, Mail::Gossip(ToGossip::Sent((receiver, step), true)), delay);
-            self.tell(to, Mail::Gossip(ToGossip::Stream(stream)), 0);
-        } else {
-            self.tell(to, Mail::Rounds(ToRounds::Stream(stream)), 0);
+            self.tell(from, ToGossip::Sent((receiver, step), true), delay);
         }
+        self.tell(to, node::Mail::from(*stream), 0);
     }
 
     /// The connections between two processes are gone at one of them: what it sent on them, and what it was about to receive, breaks.
@@ -156,7 +157,7 @@ impl World {
         for number in lost.into_iter().flatten() {
             let Some(InFlight { stream, .. }) = self.network.in_flight.remove(&number) else { continue };
             // Whoever sends a round's stream is done with it when its transport has taken it, and then hears of nothing.
-            if matches!(stream.content, Content::Gossip(..)) || self.random.once_in(2) {
+            if matches!(stream.content, Bulk::Gossip { .. }) || self.random.once_in(2) {
                 self.stream_failed(at, node, &stream, 0);
             }
         }
@@ -166,7 +167,7 @@ impl World {
             // Only of those whose beginning has come it is known that they broke.
             if self.random.once_in(2)
                 && let Some(stream) = self.network.in_flight.get(&number).map(|in_flight| in_flight.stream.clone())
-                && !matches!(stream.content, Content::Gossip(..))
+                && !matches!(stream.content, Bulk::Gossip { .. })
             {
                 self.stream_failed(at, node, &stream, 0);
             }
@@ -208,7 +209,7 @@ impl World {
         let attached = self.network.sessions[to].get(&sender).is_some_and(|session| session.peer == from);
         if attached && self.processes[to].alive && !self.network.is_cut(sender, self.id(to)) {
             self.network.hear(to, sender);
-            self.tell(to, Mail::Membership(ToMembership::Datagram(sender, bytes)), 0);
+            self.tell(to, liveness::In::Datagram { from: sender, bytes }, 0);
         }
     }
 }

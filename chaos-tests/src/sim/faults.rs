@@ -2,14 +2,13 @@
 
 use super::coverage::FELT;
 use super::event::Event;
-use super::mail::{Mail, ToMembership};
 use super::network::Process;
-use super::node::STREAMS_PARKED_MAX;
 use super::schedule::{Deed, Settings};
 use super::world::World;
 use slowmo_protocol::gossip_peer::PARKED_MAX;
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::membership;
+use slowmo_protocol::node::PARKED_MAX as STREAMS_PARKED_MAX;
 use slowmo_protocol::trace::Fault;
 use slowmo_protocol::trace::{End, Event as Traced};
 use std::collections::BTreeSet;
@@ -117,7 +116,7 @@ impl World {
 
     fn drain(&mut self, process: Process) {
         self.processes[process].draining = true;
-        self.tell(process, Mail::Membership(ToMembership::In(membership::In::Drain)), 0);
+        self.tell(process, membership::In::Drain, 0);
     }
 
     fn heal(&mut self) {

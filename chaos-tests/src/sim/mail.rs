@@ -1,22 +1,18 @@
-//! What the parts of a simulated node tell each other, as the real actors do: each part has a mailbox, whose messages arrive in the
-//! order in which they were sent, a moment later.
+//! What the parts of a simulated node tell each other, and what they want of the world: each part has a mailbox, whose messages arrive in
+//! the order in which they were sent, a moment later.
 
 use super::books::Entry;
 use slowmo_protocol::aggregator::Request;
-use slowmo_protocol::coordinator::{Attempt, Outcome, RoundError, RoundSpec};
-use slowmo_protocol::gossip_peer::{Key, Sent};
-use slowmo_protocol::ident::{Incarnation, Lineage, NodeId, Round, ShardId, Step};
-use slowmo_protocol::membership::FoundingError;
+use slowmo_protocol::coordinator::Outcome;
+use slowmo_protocol::ident::{NodeId, Step};
 use slowmo_protocol::model::ModelSize;
+use slowmo_protocol::node::vectors::{Stream, Values, Vectors};
+use slowmo_protocol::node::{self, Failure};
 use slowmo_protocol::sampler::Progress;
-use slowmo_protocol::view::{Member, View};
-use slowmo_protocol::wire::{Frame, Header, Message};
-use std::collections::{BTreeMap, BTreeSet};
+use slowmo_protocol::view::Member;
+use slowmo_protocol::wire::Frame;
 use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// Values of a model: float64, so that what the oracle computes is what every node must hold, bit by bit.
-pub type Values = Arc<Vec<f64>>;
 
 /// The parts of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,153 +34,6 @@ impl Part {
     pub const COUNT: usize = 5;
 }
 
-/// Anchor and slow momentum of one shard.
-#[derive(Clone, Debug, PartialEq)]
-pub struct State {
-    /// Parameters after the last slow step.
-    pub anchor: Vec<f64>,
-    /// Slow momentum.
-    pub momentum: Vec<f64>,
-}
-
-/// What a round's stream brings.
-#[derive(Clone, Debug)]
-pub enum Content {
-    /// A contribution to the receiver's shards, with the push-sum weight.
-    Contribution(f64, RoundSpec, BTreeMap<ShardId, Vec<f64>>),
-    /// New values of the sender's shards.
-    Parameters(BTreeMap<ShardId, Vec<f64>>),
-    /// State of shards.
-    State(BTreeMap<ShardId, State>),
-    /// A donor's buffers of the base optimizer.
-    Buffers(Values),
-    /// A gossip message: the sender's inner step, the weight, the values that go with it.
-    Gossip(Step, f64, Values),
-}
-
-/// A bulk stream.
-#[derive(Clone, Debug)]
-pub struct Stream {
-    /// Who, where in history.
-    pub header: Header,
-    /// What.
-    pub content: Content,
-}
-
-/// To the membership.
-#[derive(Clone, Debug)]
-pub enum ToMembership {
-    /// Events that its machine takes as they are.
-    In(slowmo_protocol::membership::In),
-    /// A datagram of liveness.
-    Datagram(NodeId, Vec<u8>),
-    /// Nobody listens at a peer's address.
-    KnockRefused(NodeId),
-    /// A peer can be sent to.
-    PeerUp(NodeId, Incarnation),
-    /// A peer's connections are gone; whether it left on purpose.
-    PeerDown(NodeId, bool),
-}
-
-/// To the coordinator.
-#[derive(Clone, Debug)]
-pub enum ToRounds {
-    /// Events that its machine takes as they are.
-    In(slowmo_protocol::coordinator::In),
-    /// The node froze its contribution.
-    Contribute(Box<Contribution>),
-    /// A round's stream arrived as a whole.
-    Stream(Box<Stream>),
-    /// A stream to or from a node broke.
-    Broken(Attempt, NodeId),
-    /// The own shards are averaged.
-    Reduced(Attempt),
-    /// A stream that this node waited for is taken in.
-    Held(Attempt, NodeId, Movement),
-    /// The founding failed.
-    FoundingFailed,
-}
-
-/// Which of a round's streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Movement {
-    /// New values.
-    Parameters,
-    /// State of shards.
-    State,
-    /// Buffers of the base optimizer.
-    Buffers,
-}
-
-/// What a node contributes to a round.
-#[derive(Clone, Debug)]
-pub struct Contribution {
-    /// Which round.
-    pub round: Round,
-    /// What it expects the round to be.
-    pub spec: RoundSpec,
-    /// The push-sum weight.
-    pub weight: f64,
-    /// The values.
-    pub values: Values,
-    /// The base optimizer's buffers for whoever joins.
-    pub buffers: Values,
-    /// What was left of the samples when the round began.
-    pub samples: Option<Progress>,
-    /// The positions of the sample stream that this node used since the round before.
-    pub used: Vec<(u64, u64)>,
-}
-
-/// To the gossip peer.
-#[derive(Clone, Debug)]
-pub enum ToGossip {
-    /// Events that its machine takes as they are.
-    In(slowmo_protocol::gossip_peer::In),
-    /// The view of the next round is another one.
-    View(View, Lineage, Round, Vec<NodeId>),
-    /// A round is decided, in the same view.
-    Round(Round),
-    /// The node gossips; synchronous with the model as the training thread left it.
-    Gossip(Step, Round, Option<Values>),
-    /// The node finished the inner step of an exact average, with this model.
-    Settle(Step, Round, Values),
-    /// Overlapped: the training thread mixed; the model as its inner step left it.
-    Moved(Step, Values),
-    /// What the training thread goes on from after a decided round.
-    Decided(Round, Values),
-    /// A gossip stream begins.
-    Stream(Box<Stream>),
-    /// A message was read, or could not be.
-    Read(Key, Option<Values>),
-    /// A message was sent as a whole, or not.
-    Sent(Sent, bool),
-    /// The node leaves.
-    Leave(Round),
-}
-
-/// To the aggregator.
-#[derive(Clone, Debug)]
-pub enum ToAggregator {
-    /// The worker asks for an exchange.
-    Arrive(Box<Arrival>),
-    /// A round is decided.
-    Decided(Box<RoundDecided>),
-    /// A gossip is mixed.
-    GossipDone(Box<GossipDone>),
-    /// What was in flight is in the contribution.
-    Settled(Step, f64, Values),
-    /// The exchange failed.
-    Failed(Failure),
-    /// The node was left out without hearing of it.
-    Drained,
-    /// The worker leaves.
-    Leave,
-    /// The node may go.
-    Left,
-    /// Time passed.
-    Tick,
-}
-
 /// A worker's request.
 #[derive(Clone, Debug)]
 pub struct Arrival {
@@ -200,47 +49,6 @@ pub struct Arrival {
     pub samples: Option<Progress>,
     /// The positions of the sample stream used since the last decided round.
     pub used: Vec<(u64, u64)>,
-}
-
-/// A decided round, as the coordinator hands it on.
-#[derive(Clone, Debug)]
-pub struct RoundDecided {
-    /// What was decided.
-    pub outcome: Outcome,
-    /// The members that the round began with.
-    pub members: Arc<[Member]>,
-    /// What the round made.
-    pub values: Values,
-    /// The buffers that a member gave this node when it joined.
-    pub donated: Option<Values>,
-    /// The outcome leaves this node out.
-    pub drained: bool,
-}
-
-/// A mixed gossip.
-#[derive(Clone, Debug)]
-pub struct GossipDone {
-    /// The inner step.
-    pub step: Step,
-    /// The push-sum weight now.
-    pub weight: f64,
-    /// Nodes that were averaged with.
-    pub contributors: usize,
-    /// The step that follows.
-    pub next_step: Step,
-    /// Numerators; overlapped, what is added to the part of the model that stays.
-    pub values: Values,
-    /// Overlapped: the part of the model that stays.
-    pub stays: Option<f64>,
-}
-
-/// Why an exchange failed.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Failure {
-    /// The node got into no view.
-    Founding(FoundingError),
-    /// The round ended without an outcome.
-    Round(RoundError),
 }
 
 /// To the training thread: the answer to its exchange.
@@ -280,16 +88,14 @@ pub struct Exchanged {
 }
 
 /// A message and whom it is for.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Mail {
-    /// To the membership.
-    Membership(ToMembership),
-    /// To the coordinator.
-    Rounds(ToRounds),
-    /// To the gossip peer.
-    Gossip(ToGossip),
-    /// To the aggregator.
-    Aggregator(ToAggregator),
+    /// As the parts of every node tell it each other.
+    Node(node::Mail<Vectors>),
+    /// To the aggregator: the worker asks for an exchange.
+    Arrive(Box<Arrival>),
+    /// To the aggregator: the worker leaves.
+    Leave,
     /// To the training thread.
     Training(ToTraining),
 }
@@ -299,12 +105,18 @@ impl Mail {
     #[must_use]
     pub fn part(&self) -> Part {
         match self {
-            Self::Membership(_) => Part::Membership,
-            Self::Rounds(_) => Part::Rounds,
-            Self::Gossip(_) => Part::Gossip,
-            Self::Aggregator(_) => Part::Aggregator,
+            Self::Node(node::Mail::Membership(_)) => Part::Membership,
+            Self::Node(node::Mail::Rounds(_)) => Part::Rounds,
+            Self::Node(node::Mail::Gossip(_)) => Part::Gossip,
+            Self::Node(node::Mail::Aggregator(_)) | Self::Arrive(_) | Self::Leave => Part::Aggregator,
             Self::Training(_) => Part::Training,
         }
+    }
+}
+
+impl<M: Into<node::Mail<Vectors>>> From<M> for Mail {
+    fn from(message: M) -> Self {
+        Self::Node(message.into())
     }
 }
 
@@ -339,21 +151,10 @@ pub enum Wish {
     Fail(Failure),
 }
 
-/// A frame as the router hands it to a part.
-#[must_use]
-pub fn route(header: Header, message: Box<Message>) -> Mail {
-    match *message {
-        Message::Hello(_) | Message::Found { .. } | Message::Leave { .. } | Message::Join | Message::Refused(_) => {
-            Mail::Membership(ToMembership::In(slowmo_protocol::membership::In::Frame { header, message }))
-        }
-        Message::GossipMixed { .. }
-        | Message::GossipRefused { .. }
-        | Message::GossipSkipped { .. }
-        | Message::GossipAsk { .. }
-        | Message::GossipReclaimed { .. } => Mail::Gossip(ToGossip::In(slowmo_protocol::gossip_peer::In::Frame { header, message })),
-        _ => Mail::Rounds(ToRounds::In(slowmo_protocol::coordinator::In::Frame { header, message })),
+impl Wish {
+    /// Tells another part.
+    #[must_use]
+    pub fn tell(mail: impl Into<Mail>) -> Self {
+        Self::Tell(mail.into())
     }
 }
-
-/// The suspects that the gossip peer was told last.
-pub type Suspects = BTreeSet<NodeId>;

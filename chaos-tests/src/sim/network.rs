@@ -2,8 +2,8 @@
 //! that it dialed, in order for control frames; nothing is lost on a connection that lives, only late; datagrams are lost, doubled
 //! and overtaken. A connection over which nothing is heard ends after a while, at each end by itself.
 
-use super::mail::Stream;
 use slowmo_protocol::ident::{Incarnation, NodeId};
+use slowmo_protocol::node::vectors::Stream;
 use slowmo_protocol::trace::Link;
 use slowmo_protocol::wire::Frame;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

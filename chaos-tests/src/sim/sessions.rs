@@ -1,11 +1,11 @@
 //! How simulated processes come to be connected, and how that ends: dialing, duplicate starts, silence, goodbyes.
 
 use super::event::Event;
-use super::mail::{Mail, ToMembership};
 use super::network::{Connection, Process, Session};
 use super::world::World;
 use slowmo_protocol::ident::NodeId;
-use slowmo_protocol::membership;
+use slowmo_protocol::liveness;
+use slowmo_protocol::membership::In;
 use slowmo_protocol::time::Span;
 use slowmo_protocol::trace::End;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ impl World {
         } else if self.now >= give_up {
             self.network.dialing[process].remove(&address);
             let (tried_for, error) = (Span(self.config.waits.connect.0), "no answer".to_owned());
-            self.tell(process, Mail::Membership(ToMembership::In(membership::In::DialFailed { address, tried_for, error })), 0);
+            self.tell(process, In::DialFailed { address, tried_for, error }, 0);
         } else {
             let at = self.now + 20_000 + self.random.below(DIAL_AGAIN_MAX);
             self.at(at, Event::Dial(process, address, give_up));
@@ -112,7 +112,7 @@ impl World {
         let session = self.network.sessions[at].entry(start.node).or_insert(Session { peer, up: false, accepted: None });
         session.up = true;
         self.know(at, peer);
-        self.tell(at, Mail::Membership(ToMembership::PeerUp(start.node, start.incarnation)), 0);
+        self.tell(at, In::PeerUp(start.node, start.incarnation), 0);
     }
 
     fn know(&mut self, at: Process, peer: Process) {
@@ -131,7 +131,7 @@ impl World {
         let found: Vec<SocketAddr> = self.newest.values().filter(stays).map(|other| self.processes[*other].node.address).collect();
         if self.processes[process].discovered.as_ref() != Some(&found) {
             self.processes[process].discovered = Some(found.clone());
-            self.tell(process, Mail::Membership(ToMembership::In(membership::In::Discovered(found.clone()))), 0);
+            self.tell(process, In::Discovered(found.clone()), 0);
         }
         found.into_iter().for_each(|address| self.dial(process, address));
         let at = self.now + SEARCH_EVERY;
@@ -198,7 +198,7 @@ impl World {
         self.lose_streams(at, peer);
         self.network.connections.remove(&(at, peer));
         if session.up {
-            self.tell(at, Mail::Membership(ToMembership::PeerDown(node, departed)), 0);
+            self.tell(at, In::PeerDown { node, departed }, 0);
         }
     }
 
@@ -222,7 +222,7 @@ impl World {
         if !self.processes[peer].alive && !self.network.is_cut(id, node) && !self.network.is_cut(node, id) {
             let at = self.travel(process, peer, 0);
             let delay = 2 * (at - self.now);
-            self.tell(process, Mail::Membership(ToMembership::KnockRefused(node)), delay);
+            self.tell(process, liveness::In::KnockRefused(node), delay);
         }
     }
 }

@@ -1,9 +1,10 @@
 //! What is written down of a simulated run, and who judges it while it runs.
 
 use super::config::Config;
-use super::mail::{Failure, Mail};
+use super::mail::Mail;
 use crate::invariants::{Judge, Verdict, Violation};
 use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::node::Failure;
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{Event, Line, Setup, Start};
 use slowmo_protocol::wire::Frame;

@@ -383,7 +383,8 @@ impl World {
     }
 
     /// Puts a message into a mailbox of the same process. Each mailbox keeps its order; work that takes time does not hold it up.
-    pub fn tell(&mut self, process: Process, mail: Mail, delay: u64) {
+    pub fn tell(&mut self, process: Process, mail: impl Into<Mail>, delay: u64) {
+        let mail = mail.into();
         let waits = 1 + self.random.below(self.config.mail_delay_max);
         let mailbox = &mut self.processes[process].mailboxes[mail.part() as usize];
         let mut at = self.now + delay + waits;

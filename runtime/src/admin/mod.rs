@@ -10,8 +10,8 @@ pub use report::{Checkpoints, EventReport, GossipReport, LastRound, LateReport, 
 use crate::telemetry::Allowance;
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
-use slowmo_actors::membership::MembershipMessage;
 use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::{liveness, membership};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -174,14 +174,14 @@ async fn answer(line: &str, context: &NodeContext) -> Answer {
     };
     match request {
         Request::Status => return Answer::Status(Box::new(report(context))),
-        Request::Drain => context.actors.tell_membership(MembershipMessage::Drain),
+        Request::Drain => context.actors.tell(membership::In::Drain),
         Request::Dump => {
             return match dump(context, "asked for").await {
                 Ok(file) => Answer::Dumped { file },
                 Err(error) => Answer::Refused { error },
             };
         }
-        Request::Exited { node } => context.actors.tell_membership(MembershipMessage::Exited(NodeId(node))),
+        Request::Exited { node } => context.actors.tell(liveness::In::Exited(NodeId(node), None)),
     }
     Answer::Done
 }
@@ -217,7 +217,7 @@ pub(crate) async fn drain_on_sigterm(context: Arc<NodeContext>) {
         std::process::exit(TERMINATED);
     }
     tracing::info!("SIGTERM: this node hands over and leaves");
-    context.actors.tell_membership(MembershipMessage::Drain);
+    context.actors.tell(membership::In::Drain);
     signals.recv().await;
     std::process::exit(TERMINATED);
 }

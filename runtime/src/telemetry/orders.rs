@@ -6,7 +6,6 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use slowmo_actors::membership::MembershipMessage;
 use slowmo_actors::watching::Watching;
 use slowmo_protocol::ident::NodeId;
 use std::sync::Arc;
@@ -42,7 +41,7 @@ pub(super) async fn drain(State(served): State<Arc<Served>>, Query(whom): Query<
         return (StatusCode::NOT_FOUND, format!("{node} is no member of the view: nothing was done\n")).into_response();
     }
     if !told && node == own {
-        context.actors.tell_membership(MembershipMessage::Drain);
+        context.actors.tell(slowmo_protocol::membership::In::Drain);
     } else if !told {
         Watching::order_drain(context, node);
     }

@@ -1,15 +1,17 @@
 //! The aggregator of a simulated node with one worker: hands its requests on and its results back. As the actor does.
 
-use crate::sim::mail::{
-    Arrival, Contribution, Exchanged, GossipDone, Mail, RoundDecided, ToAggregator, ToGossip, ToMembership, ToRounds, ToTraining, Values,
-    Wish,
-};
+use crate::sim::config::Config;
+use crate::sim::mail::{Arrival, Exchanged, Mail, ToTraining, Wish};
 use slowmo_protocol::aggregator::{Aggregator, Effect, In, Task, Values as Source};
+use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::coordinator::{Outcome, RoundSpec};
 use slowmo_protocol::ident::Round;
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::membership;
-use slowmo_protocol::time::{Instant, Span};
+use slowmo_protocol::node::vectors::{Contribution, Values, Vectors};
+use slowmo_protocol::node::{Contribute, Decided, GossipDone, ToAggregator, ToGossip, ToRounds};
+use slowmo_protocol::time::Instant;
+use slowmo_protocol::topology::Rate;
 use slowmo_protocol::view::Member;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +22,7 @@ type Brought = (Values, Option<Values>, Arc<[Member]>);
 /// The machine and what it must not see.
 pub struct AggregatorPart {
     machine: Aggregator,
+    rates: Vec<Rate>,
     gossips: bool,
     asked: Option<Arrival>,
     frozen: Option<Values>,
@@ -31,9 +34,11 @@ pub struct AggregatorPart {
 
 impl AggregatorPart {
     /// Before the founding.
-    pub fn new(gossips: bool, timeout: Span) -> Self {
+    pub fn new(config: &Config, rates: Vec<Rate>) -> Self {
+        let gossips = matches!(config.algorithm.base, Base::Sgp(_));
         Self {
-            machine: Aggregator::new(1, gossips, timeout),
+            machine: Aggregator::new(1, gossips, config.waits.round),
+            rates,
             gossips,
             asked: None,
             frozen: None,
@@ -49,24 +54,18 @@ impl AggregatorPart {
     }
 
     /// Takes a message.
-    pub fn take(&mut self, message: ToAggregator, now: Instant, wishes: &mut Vec<Wish>) {
+    pub fn take(&mut self, message: ToAggregator<Vectors>, now: Instant, wishes: &mut Vec<Wish>) {
         let mut out = Outbox::default();
         let mut feed = |machine: &mut Aggregator, event| machine.handle(event, now, &mut out);
         match message {
-            ToAggregator::Arrive(arrival) => {
-                let request = arrival.request;
-                self.frozen = arrival.values.clone().or(self.frozen.take());
-                self.asked = Some(*arrival);
-                feed(&mut self.machine, In::Arrive { worker: 0, request });
-            }
             ToAggregator::Decided(decided) => {
-                let RoundDecided { outcome, members, values, mut donated, drained } = *decided;
+                let Decided { outcome, members, values, mut donated, drained } = *decided;
                 if outcome.spec.carries_parameters() {
                     let before = std::mem::take(&mut self.untaken);
                     donated = donated.or_else(|| before.into_values().find_map(|(_, donated, _)| donated));
                 }
                 self.untaken.insert(outcome.round, (values, donated, members));
-                feed(&mut self.machine, In::RoundDecided { outcome: Arc::new(outcome), drained });
+                feed(&mut self.machine, In::RoundDecided { outcome, drained });
             }
             ToAggregator::GossipDone(done) if self.machine.awaits_gossip(done.step) => {
                 let GossipDone { step, weight, contributors, next_step, values, stays } = *done;
@@ -84,10 +83,6 @@ impl AggregatorPart {
                 self.answer(ToTraining::Failed(failure), wishes);
             }
             ToAggregator::Drained => feed(&mut self.machine, In::Drained),
-            ToAggregator::Leave => {
-                self.leaving = true;
-                wishes.push(Wish::Tell(Mail::Gossip(ToGossip::Leave(self.machine.round()))));
-            }
             ToAggregator::Left if self.leaving => wishes.push(Wish::Tell(Mail::Training(ToTraining::Left))),
             ToAggregator::Left => {}
             ToAggregator::Tick => feed(&mut self.machine, In::Tick),
@@ -95,16 +90,31 @@ impl AggregatorPart {
         out.take().into_iter().for_each(|effect| self.act(effect, wishes));
     }
 
+    /// The worker asks for an exchange.
+    pub fn arrive(&mut self, arrival: Arrival, now: Instant, wishes: &mut Vec<Wish>) {
+        let (mut out, request) = (Outbox::default(), arrival.request);
+        self.frozen = arrival.values.clone().or(self.frozen.take());
+        self.asked = Some(arrival);
+        self.machine.handle(In::Arrive { worker: 0, request }, now, &mut out);
+        out.take().into_iter().for_each(|effect| self.act(effect, wishes));
+    }
+
+    /// The worker leaves.
+    pub fn leave(&mut self, wishes: &mut Vec<Wish>) {
+        self.leaving = true;
+        wishes.push(Wish::tell(ToGossip::Leave(self.machine.round())));
+    }
+
     fn act(&mut self, effect: Effect, wishes: &mut Vec<Wish>) {
         match effect {
             Effect::Round { round, spec, weight } => self.contribute(round, spec, weight, wishes),
             Effect::Gossip { step, round } => {
                 let frozen = self.frozen.take();
-                wishes.push(Wish::Tell(Mail::Gossip(ToGossip::Gossip(step, round, frozen))));
+                wishes.push(Wish::tell(ToGossip::Gossip(step, round, frozen)));
             }
             Effect::Settle { step, round } => {
                 if let Some(frozen) = self.frozen.take() {
-                    wishes.push(Wish::Tell(Mail::Gossip(ToGossip::Settle(step, round, frozen))));
+                    wishes.push(Wish::tell(ToGossip::Settle(step, round, frozen)));
                 }
             }
             // Momentum is sharded in every simulated run.
@@ -114,7 +124,7 @@ impl AggregatorPart {
             }
             Effect::Behind => {
                 self.untaken.clear();
-                wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(membership::In::Stranded))));
+                wishes.push(Wish::tell(membership::In::Stranded));
             }
             Effect::Unchanged => self.answer(ToTraining::PassedOver, wishes),
             Effect::Drained => self.answer(ToTraining::Drained, wishes),
@@ -124,11 +134,13 @@ impl AggregatorPart {
     fn contribute(&mut self, round: Round, spec: RoundSpec, weight: f64, wishes: &mut Vec<Wish>) {
         let (Some(values), Some(asked)) = (self.frozen.take(), &mut self.asked) else { return };
         if asked.request.task == Task::Found {
-            wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(membership::In::Synchronize(asked.model)))));
+            wishes.push(Wish::tell(membership::In::Synchronize(asked.model)));
         }
-        let (buffers, samples, used) = (asked.buffers.clone(), asked.samples.take(), std::mem::take(&mut asked.used));
-        let contribution = Contribution { round, spec, weight, values, buffers, samples, used };
-        wishes.push(Wish::Tell(Mail::Rounds(ToRounds::Contribute(Box::new(contribution)))));
+        let (samples, parameters) = (asked.samples.take(), values.len());
+        let contribution = Contribution { weight, values, buffers: asked.buffers.clone(), used: std::mem::take(&mut asked.used) };
+        let (rates, buffers) = (self.rates.clone(), asked.model.optimizer);
+        let contribute = Contribute { round, spec, samples, rates, buffers, parameters, contribution };
+        wishes.push(Wish::tell(ToRounds::Contribute(Box::new(contribute))));
     }
 
     fn release(
@@ -151,7 +163,7 @@ impl AggregatorPart {
         };
         let parameters = outcome.as_ref().filter(|outcome| outcome.spec.carries_parameters());
         if let (Some(outcome), Some(values), true) = (parameters, &values, self.gossips) {
-            wishes.push(Wish::Tell(Mail::Gossip(ToGossip::Decided(outcome.round.next(), values.clone()))));
+            wishes.push(Wish::tell(ToGossip::Decided(outcome.round.next(), values.clone())));
         }
         let decided = outcome.map(|outcome| (outcome, members_before));
         let exchanged = Exchanged { values, stays, weight, decided, donated, next_step, drained };

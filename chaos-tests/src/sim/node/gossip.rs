@@ -2,16 +2,18 @@
 
 mod entries;
 
-use crate::sim::mail::{Content, GossipDone, Mail, Stream, ToAggregator, ToGossip, ToMembership, Values, Wish};
-use slowmo_protocol::algorithm::{Algorithm, Base, Gossip};
+use crate::sim::mail::{Mail, Wish};
+use slowmo_protocol::algorithm::{Algorithm, Base, Gossip, WireType};
 use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, PARKED_MAX, Plan, Purpose, Sent, Waits};
 use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
 use slowmo_protocol::machine::{Identity, Machine, Outbox};
 use slowmo_protocol::membership;
+use slowmo_protocol::node::vectors::{Body, Stream, Values, Vectors};
+use slowmo_protocol::node::{GossipDone, ToAggregator, ToGossip};
 use slowmo_protocol::schedule::{gossips_before, next_boundary};
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::view::View;
-use slowmo_protocol::wire::Header;
+use slowmo_protocol::wire::{Bulk, Header};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -99,7 +101,7 @@ impl GossipPart {
     }
 
     /// Takes a message.
-    pub fn take(&mut self, message: ToGossip, now: Instant, wishes: &mut Vec<Wish>) {
+    pub fn take(&mut self, message: ToGossip<Vectors>, now: Instant, wishes: &mut Vec<Wish>) {
         let (mut out, before) = (Outbox::default(), self.stands());
         let told = self.told(&message);
         self.decide(message, now, wishes, &mut out);
@@ -110,7 +112,7 @@ impl GossipPart {
         }
     }
 
-    fn decide(&mut self, message: ToGossip, now: Instant, wishes: &mut Vec<Wish>, out: &mut Outbox<Effect>) {
+    fn decide(&mut self, message: ToGossip<Vectors>, now: Instant, wishes: &mut Vec<Wish>, out: &mut Outbox<Effect>) {
         match message {
             ToGossip::In(event) => self.feed(event, now, out),
             ToGossip::View(view, lineage, round, order) => self.enter((view, lineage, round), order, now, out),
@@ -134,7 +136,9 @@ impl GossipPart {
                 self.frozen = Some(frozen);
                 self.feed(In::Settle { step, round }, now, out);
             }
-            ToGossip::Moved(step, before) => self.moved(step, &before, wishes),
+            ToGossip::Moved { step, before, .. } => self.moved(step, &before, wishes),
+            // Momentum is sharded in every simulated run, and every vector is as long as the model.
+            ToGossip::Stepped(_) | ToGossip::Model(_) => {}
             ToGossip::Decided(round, values) => {
                 self.go_to(round);
                 self.feed(In::Round(round), now, out);
@@ -142,7 +146,7 @@ impl GossipPart {
                     self.model = values;
                 }
             }
-            ToGossip::Stream(stream) => self.offered(*stream, now, out),
+            ToGossip::Stream(stream) => self.offered(stream, now, out),
             ToGossip::Read(key, values) => {
                 if self.reading.remove(&key).is_some() {
                     let event = if let Some(values) = values {
@@ -157,7 +161,7 @@ impl GossipPart {
             ToGossip::Sent(sent, true) => self.feed(In::Sent(sent), now, out),
             ToGossip::Sent(sent, false) => self.feed(In::SendFailed(sent), now, out),
             ToGossip::Leave(_) if self.machine.is_none() => {
-                wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(membership::In::Leave))));
+                wishes.push(Wish::tell(membership::In::Leave));
             }
             ToGossip::Leave(round) => {
                 self.go_to(round);
@@ -185,7 +189,7 @@ impl GossipPart {
         }
         let mut machine = GossipPeer::new(self.identity, gossip, self.waits, (&view, lineage, round)).ordered(&order);
         for (key, stream) in &self.streams {
-            if let Content::Gossip(_, weight, _) = stream.content {
+            if let Bulk::Gossip { weight, .. } = stream.content {
                 machine.handle(In::Offered { header: stream.header, step: key.1, weight }, now, out);
             }
         }
@@ -207,7 +211,7 @@ impl GossipPart {
     }
 
     fn offered(&mut self, stream: Stream, now: Instant, out: &mut Outbox<Effect>) {
-        let Content::Gossip(step, weight, _) = stream.content else { return };
+        let Bulk::Gossip { step, weight, .. } = stream.content else { return };
         let (header, key) = (stream.header, (stream.header.round, step, stream.header.sender));
         if self.streams.contains_key(&key) || self.reading.contains_key(&key) || self.streams.len() >= PARKED_MAX {
             return;
@@ -219,9 +223,9 @@ impl GossipPart {
     fn act(&mut self, effect: Effect, wishes: &mut Vec<Wish>) {
         match effect {
             Effect::Receive(key) => {
-                let Some(Stream { content: Content::Gossip(_, _, values), header }) = self.streams.remove(&key) else { return };
+                let Some(Stream { stream: Body::Values(values), header, .. }) = self.streams.remove(&key) else { return };
                 self.reading.insert(key, header);
-                wishes.push(Wish::Later(1, Mail::Gossip(ToGossip::Read(key, Some(values)))));
+                wishes.push(Wish::Later(1, Mail::from(ToGossip::Read(key, Some(values)))));
             }
             Effect::Drop(key) => {
                 if self.streams.remove(&key).is_none() {
@@ -234,7 +238,7 @@ impl GossipPart {
             Effect::Forget(sent) => _ = self.shipped.remove(&sent),
             Effect::Send { to, frame } => wishes.push(Wish::Frame(to, frame)),
             Effect::Late(_) => {}
-            Effect::Left => wishes.push(Wish::Tell(Mail::Membership(ToMembership::In(membership::In::Leave)))),
+            Effect::Left => wishes.push(Wish::tell(membership::In::Leave)),
         }
     }
 
@@ -253,7 +257,7 @@ impl GossipPart {
                 let Some(frozen) = self.frozen.take() else { return };
                 let mut values: Vec<f64> = frozen.iter().map(|value| value * mix.own).collect();
                 self.gather(&mix, &mut values);
-                wishes.push(Wish::Tell(Mail::Aggregator(ToAggregator::Settled(mix.step, mix.weight, Arc::new(values)))));
+                wishes.push(Wish::tell(ToAggregator::Settled(mix.step, mix.weight, Arc::new(values))));
             }
             (Purpose::Gossip, true) => {
                 let scale = mix.own / self.kept_weight;
@@ -278,7 +282,7 @@ impl GossipPart {
         let next_step = mix.behind.map_or(next, |reached| reached.min(boundary).max(next));
         let (step, weight, contributors) = (mix.step, mix.weight, mix.arrivals.len() + 1);
         let done = GossipDone { step, weight, contributors, next_step, values, stays };
-        wishes.push(Wish::Tell(Mail::Aggregator(ToAggregator::GossipDone(Box::new(done)))));
+        wishes.push(Wish::tell(ToAggregator::GossipDone(Box::new(done))));
     }
 
     fn ship(&mut self, plan: Plan, wishes: &mut Vec<Wish>) {
@@ -299,8 +303,9 @@ impl GossipPart {
         for to in &plan.out {
             self.shipped.insert((*to, plan.step), part.clone());
             if self.machine.as_ref().is_some_and(|machine| machine.awaits_answer((*to, plan.step))) {
-                let content = Content::Gossip(plan.step, plan.split.share, part.clone());
-                wishes.push(Wish::Stream(*to, Box::new(Stream { header, content })));
+                let content = Bulk::Gossip { step: plan.step, weight: plan.split.share, scale: 1.0, wire: WireType::Float32 };
+                let stream = Body::Values(part.clone());
+                wishes.push(Wish::Stream(*to, Box::new(Stream { header, content, stream })));
             }
         }
     }

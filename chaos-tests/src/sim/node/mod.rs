@@ -1,25 +1,23 @@
-//! One simulated process: every machine of a node, with shells that do what the actors do, and a training thread.
+//! One simulated process: the parts of a node, as the actors drive them, and a training thread.
 
 mod aggregator;
 mod gossip;
 mod membership;
-mod movement;
 mod rounds;
 pub mod training;
 
 pub use gossip::GossipPart;
-pub use membership::{Heard, MembershipPart};
-pub use movement::{BETA, average, slow_step};
-pub use rounds::{RoundsPart, STREAMS_PARKED_MAX};
+pub use membership::{Heard, Members};
+pub use rounds::Rounds;
 pub use training::{Doing, GAMMA, TrainingPart};
 
 use super::config::Config;
-use super::mail::{Mail, Part, ToAggregator, ToGossip, ToMembership, ToRounds, Wish};
+use super::mail::{Mail, Part, Wish};
 use aggregator::AggregatorPart;
-use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::gossip_peer::{self, Waits};
 use slowmo_protocol::ident::{ClusterId, NodeId};
 use slowmo_protocol::machine::Identity;
+use slowmo_protocol::node::{self, ToAggregator};
 use slowmo_protocol::policy::{Bootstrap, OnMomentumLoss, OnQuorumLoss};
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::topology::Rate;
@@ -37,9 +35,9 @@ pub struct Node {
     /// Where it listens.
     pub address: SocketAddr,
     /// Its membership.
-    pub membership: MembershipPart,
+    pub membership: Members,
     /// Its coordinator.
-    pub rounds: RoundsPart,
+    pub rounds: Rounds,
     /// Its gossip peer.
     pub gossip: GossipPart,
     aggregator: AggregatorPart,
@@ -52,18 +50,17 @@ impl Node {
     pub fn new(start: Start, address: SocketAddr, founding: Founding, config: &Config) -> Self {
         let identity = Identity { cluster: CLUSTER, node: start.node, incarnation: start.incarnation };
         let round_trip = Span(2 * (config.delay.0 + config.delay.1 / 2));
-        let gossips = matches!(config.algorithm.base, Base::Sgp(_));
         Self {
             start,
             address,
-            membership: MembershipPart::new(
+            membership: Members::new(
                 members_settings(identity, address, founding, config),
                 liveness_settings(identity, config),
                 round_trip,
             ),
-            rounds: RoundsPart::new(rounds_settings(identity, config), rates(start.node, config)),
+            rounds: Rounds::new(rounds_settings(identity, config)),
             gossip: GossipPart::new(identity, config.algorithm, waits(config)),
-            aggregator: AggregatorPart::new(gossips, config.waits.round),
+            aggregator: AggregatorPart::new(config, rates(start.node, config)),
             training: TrainingPart::new(start.node, start.incarnation, config),
         }
     }
@@ -71,13 +68,15 @@ impl Node {
     /// Takes a message.
     pub fn take(&mut self, mail: Mail, heard: &Heard, now: Instant, wishes: &mut Vec<Wish>) {
         match mail {
-            Mail::Membership(message) => self.membership.take(message, heard, now, wishes),
-            Mail::Rounds(message) => {
+            Mail::Node(node::Mail::Membership(message)) => self.membership.take(message, heard, now, wishes),
+            Mail::Node(node::Mail::Rounds(message)) => {
                 self.rounds.after = self.training.after;
                 self.rounds.take(message, now, wishes);
             }
-            Mail::Gossip(message) => self.gossip.take(message, now, wishes),
-            Mail::Aggregator(message) => self.aggregator.take(message, now, wishes),
+            Mail::Node(node::Mail::Gossip(message)) => self.gossip.take(message, now, wishes),
+            Mail::Node(node::Mail::Aggregator(message)) => self.aggregator.take(message, now, wishes),
+            Mail::Arrive(arrival) => self.aggregator.arrive(*arrival, now, wishes),
+            Mail::Leave => self.aggregator.leave(wishes),
             Mail::Training(message) => self.training.take(message, wishes),
         }
     }
@@ -109,10 +108,10 @@ pub enum Founding {
 #[must_use]
 pub fn tick(part: Part) -> Option<Mail> {
     Some(match part {
-        Part::Membership => Mail::Membership(ToMembership::In(members::In::Tick)),
-        Part::Rounds => Mail::Rounds(ToRounds::In(coordinator::In::Tick)),
-        Part::Gossip => Mail::Gossip(ToGossip::In(gossip_peer::In::Tick)),
-        Part::Aggregator => Mail::Aggregator(ToAggregator::Tick),
+        Part::Membership => members::In::Tick.into(),
+        Part::Rounds => coordinator::In::Tick.into(),
+        Part::Gossip => gossip_peer::In::Tick.into(),
+        Part::Aggregator => ToAggregator::Tick.into(),
         Part::Training => return None,
     })
 }

@@ -1,13 +1,15 @@
 //! The training thread of a simulated node: inner steps, and at each what the schedule says. As a worker's session does.
 
 use crate::sim::config::Config;
-use crate::sim::mail::{Arrival, Exchanged, Failure, Mail, ToAggregator, ToGossip, ToTraining, Values, Wish};
+use crate::sim::mail::{Arrival, Exchanged, Mail, ToTraining, Wish};
 use crate::sim::random::Random;
 use slowmo_protocol::aggregator::{Request, Task};
 use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy};
 use slowmo_protocol::coordinator::{Outcome, RoundKind};
 use slowmo_protocol::ident::{Incarnation, NodeId, Step};
 use slowmo_protocol::model::ModelSize;
+use slowmo_protocol::node::vectors::Values;
+use slowmo_protocol::node::{Failure, ToGossip};
 use slowmo_protocol::sampler::{DecidedRound, Progress, samples_until};
 use slowmo_protocol::schedule::{Due, Exchange, due};
 use slowmo_protocol::view::Member;
@@ -107,7 +109,7 @@ impl TrainingPart {
             samples: self.progress.clone(),
             used: self.used.clone(),
         };
-        wishes.push(Wish::Tell(Mail::Aggregator(ToAggregator::Arrive(Box::new(arrival)))));
+        wishes.push(Wish::Tell(Mail::Arrive(Box::new(arrival))));
     }
 
     /// Takes a message.
@@ -229,7 +231,7 @@ impl TrainingPart {
         let before = Arc::new(self.model.clone());
         let mixed = self.model.iter().zip(correction.iter());
         self.model = mixed.map(|(model, correction)| (stays * model + correction) / weight).collect();
-        wishes.push(Wish::Tell(Mail::Gossip(ToGossip::Moved(self.step, before))));
+        wishes.push(Wish::tell(ToGossip::Moved { step: self.step, before, withheld: false }));
     }
 
     /// Hands a decided round to the sampler.
@@ -249,7 +251,7 @@ impl TrainingPart {
     fn leave(&mut self, wishes: &mut Vec<Wish>) {
         if !matches!(self.doing, Doing::Leaving | Doing::Ended) {
             self.doing = Doing::Leaving;
-            wishes.push(Wish::Tell(Mail::Aggregator(ToAggregator::Leave)));
+            wishes.push(Wish::Tell(Mail::Leave));
         }
     }
 

@@ -113,7 +113,7 @@ impl World {
     /// Whether those that are left may decide. Who was gone a moment ago may yet find that a round was decided without it.
     fn survives_without(&self, victim: NodeId) -> bool {
         let Some(best) = self.furthest().map(|best| &self.nodes[&best]) else { return false };
-        let (Some(view), Some(voters)) = (best.machine.view(), best.machine.voters()) else { return false };
+        let (Some(view), Some(voters)) = (best.machine().view(), best.machine().voters()) else { return false };
         let last = best.last.as_ref().and_then(|last| self.oracle.entries.get(&(last.lineage, last.round)));
         let since = last.and_then(|last| self.oracle.before(last.began_in, last.outcome.round)).map_or(0, |entry| entry.decided_at);
         let stays = |start: &Voter| {
@@ -126,7 +126,7 @@ impl World {
             return members.into_iter().any(|id| !goes(id));
         }
         let enough = |voters: &Voters| voters.is_quorum(voters.iter().filter(|voter| stays(voter)).map(|voter| voter.node));
-        let accepted = self.nodes.values().filter(|node| node.alive).filter_map(|node| node.machine.accepted());
+        let accepted = self.nodes.values().filter(|node| node.alive).filter_map(|node| node.machine().accepted());
         let mut accepted = accepted.map(|(_, outcome)| outcome).filter(|outcome| outcome.round >= best.round);
         // What was accepted may be decided, with other voters.
         enough(voters) && accepted.all(|outcome| enough(&outcome.voters())) && is_quorum_without(view, voters, goes, stays)
@@ -178,7 +178,7 @@ impl World {
     /// is about to hear so does not.
     fn is_candidate(&mut self, id: NodeId, view: &View, lineage: Lineage) -> bool {
         let node = &self.nodes[&id];
-        let admitted = node.machine.place().lineage == lineage && view.member(id) == Some(&node.member);
+        let admitted = node.machine().place().lineage == lineage && view.member(id) == Some(&node.member);
         let asked = node.asked == Some(view.epoch());
         if !node.outside || node.drained || (admitted && !asked) || !(node.waiting || node.last.is_some()) {
             return false;
@@ -195,9 +195,9 @@ impl World {
 
     /// Who is furthest in the history that the others come over to: the one that parted last.
     fn furthest(&self) -> Option<NodeId> {
-        let members = self.nodes.values().filter(|node| node.alive && !node.outside && !node.drained && node.machine.view().is_some());
+        let members = self.nodes.values().filter(|node| node.alive && !node.outside && !node.drained && node.machine().view().is_some());
         let rank = |node: &&Node| {
-            let lineage = node.machine.began_in();
+            let lineage = node.machine().began_in();
             (self.oracle.began(lineage).unwrap_or(Round::FOUNDING), lineage, node.round)
         };
         members.max_by_key(rank).map(|node| node.member.id)
@@ -211,8 +211,8 @@ impl World {
         }
         self.at(self.now + LOOK_EVERY, Event::Look);
         let Some(best) = self.furthest() else { return };
-        let Some(view) = self.nodes[&best].machine.view().cloned() else { return };
-        let lineage = self.nodes[&best].machine.began_in();
+        let Some(view) = self.nodes[&best].machine().view().cloned() else { return };
+        let lineage = self.nodes[&best].machine().began_in();
         let ids: Vec<NodeId> = self.nodes.keys().copied().filter(|id| self.is_up(*id) && !self.paused(*id)).collect();
         for id in &ids {
             if self.connected(best, *id) {
@@ -236,7 +236,7 @@ impl World {
     /// A node learns of the furthest view: if that leaves it out, or is of another history, it resigns and asks to join, or is drained.
     fn meet(&mut self, id: NodeId, view: &View, lineage: Lineage) {
         let node = self.nodes.get_mut(&id).unwrap();
-        let elsewhere = ![node.machine.began_in(), node.machine.place().lineage].contains(&lineage) && node.last.is_some();
+        let elsewhere = ![node.machine().began_in(), node.machine().place().lineage].contains(&lineage) && node.last.is_some();
         let left_out = elsewhere || view.member(id).is_none_or(|member| member.incarnation != node.member.incarnation);
         if node.draining && (left_out || node.outside) {
             // The decision was lost on its way, or brought nothing that it holds: the node ends all the same.
@@ -265,7 +265,7 @@ impl World {
     /// silence, and again once it is known that the process ended.
     fn look_at_lives(&mut self, id: NodeId) {
         let node = &self.nodes[&id];
-        let (Some(view), Some(voters)) = (node.machine.round_view(), node.machine.voters()) else { return };
+        let (Some(view), Some(voters)) = (node.machine().round_view(), node.machine().voters()) else { return };
         if node.outside {
             return;
         }
@@ -294,7 +294,7 @@ impl World {
         let near: Vec<Member> =
             candidates.iter().filter(|candidate| candidate.id == id || self.network.is_up(id, candidate.id)).cloned().collect();
         let node = self.nodes.get_mut(&id).unwrap();
-        let same_view = node.machine.began_in() == lineage && node.machine.view().is_some_and(|own| own.epoch() == view.epoch());
+        let same_view = node.machine().began_in() == lineage && node.machine().view().is_some_and(|own| own.epoch() == view.epoch());
         if node.outside || !same_view || (near.is_empty() && node.candidates.is_empty()) {
             return;
         }

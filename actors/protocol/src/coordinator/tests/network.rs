@@ -1,10 +1,11 @@
 //! The network of the simulated world: one link per pair of nodes. Its frames arrive in order, encoded; its streams in any
 //! order. A link that breaks loses what is on its way, and nothing can be sent until it is connected again.
 
-use super::node::Stream;
 use super::world::{DELAY_MAX, Event, World};
-use crate::coordinator::In;
+use crate::coordinator::{Attempt, In};
 use crate::ident::NodeId;
+use crate::node::ToRounds;
+use crate::node::vectors::Stream;
 use crate::wire::Frame;
 use std::collections::BTreeMap;
 
@@ -61,12 +62,10 @@ impl World {
         self.at(at, Event::Frame(to, link, header, message));
     }
 
-    pub fn send_streams(&mut self, streams: Vec<(NodeId, Stream)>) {
-        for (to, stream) in streams {
-            let link = *self.network.link(stream.header.sender, to);
-            let at = self.now + self.travel_time(stream.header.sender, to, 3 * DELAY_MAX);
-            self.at(at, Event::Stream(to, link, stream));
-        }
+    pub fn send_stream(&mut self, to: NodeId, stream: Stream) {
+        let link = *self.network.link(stream.header.sender, to);
+        let at = self.now + self.travel_time(stream.header.sender, to, 3 * DELAY_MAX);
+        self.at(at, Event::Stream(to, link, stream));
     }
 
     /// Whether what was sent over `link` still arrives. A link that loses anything is broken.
@@ -83,16 +82,12 @@ impl World {
         if !self.carries(link, from, to) {
             return self.stream_broke(from, to, &stream);
         }
-        let Some(node) = self.nodes.get_mut(&to).filter(|node| node.alive) else { return };
-        if node.machine.admits(&stream.header) {
-            node.parked.insert(stream.key(), stream);
-            self.progress(to);
-        }
+        self.take(to, ToRounds::Stream(stream));
     }
 
     /// Both ends notice, if they live.
     fn stream_broke(&mut self, from: NodeId, to: NodeId, stream: &Stream) {
-        let attempt = stream.key().0;
+        let attempt = Attempt::of(&stream.header);
         for (one, other) in [(from, to), (to, from)] {
             if self.is_up(one) {
                 self.tell_later(one, In::StreamBroken(attempt, other), DELAY_MAX);

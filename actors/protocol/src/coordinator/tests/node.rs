@@ -1,14 +1,15 @@
-//! One simulated node: the machine, a toy data plane that really averages, a training thread that really waits.
+//! One simulated node: the rounds of a node over small vectors, and a training thread that really waits.
 
-use super::oracle::{GAMMA, mean, slow_step};
+use super::oracle::GAMMA;
 use crate::algorithm::BufferStrategy;
-use crate::coordinator::{Attempt, Coordinator, Origin, Outcome, Plan, Publication, RoundKind, RoundSpec, Settings, Voter};
-use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
+use crate::coordinator::{Coordinator, Origin, Outcome, RoundKind, RoundSpec, Settings, Voter};
+use crate::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, Step};
 use crate::machine::Identity;
+use crate::node::vectors::{Contribution, Vectors};
+use crate::node::{Applied, Contribute, Decided, RoundsPart};
 use crate::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
 use crate::time::Span;
 use crate::view::Member;
-use crate::wire::Header;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -19,54 +20,6 @@ pub const BUFFERS: BufferStrategy = BufferStrategy::Reset;
 pub const GRACE: Span = Span(60_000);
 /// How long survivors wait for a quorum.
 pub const FORK_AFTER: Span = Span(150_000);
-
-/// What a bulk stream brings.
-#[derive(Clone, Debug)]
-pub enum Content {
-    Contribution(BTreeMap<ShardId, Vec<f64>>),
-    Parameters(BTreeMap<ShardId, Vec<f64>>),
-    State(BTreeMap<ShardId, State>),
-    Buffers(Vec<f64>),
-}
-
-#[derive(Clone, Debug)]
-pub struct Stream {
-    pub header: Header,
-    pub content: Content,
-}
-
-impl Stream {
-    pub fn key(&self) -> (Attempt, u8, NodeId) {
-        let kind = match self.content {
-            Content::Contribution(_) => 0,
-            Content::Parameters(_) => 1,
-            Content::State(_) => 2,
-            Content::Buffers(_) => 3,
-        };
-        (Attempt::of(&self.header), kind, self.header.sender)
-    }
-}
-
-/// Anchor and momentum of one shard.
-#[derive(Clone, Debug, PartialEq)]
-pub struct State {
-    pub anchor: Vec<f64>,
-    pub momentum: Vec<f64>,
-}
-
-/// What became of a shard, and its new momentum after a slow step.
-type Reduced = (Vec<f64>, Option<Vec<f64>>);
-
-/// The data movements of one attempt.
-pub struct Movement {
-    pub plan: Arc<Plan>,
-    pub publication: Option<Arc<Publication>>,
-    pub reduced: Option<BTreeMap<ShardId, Reduced>>,
-    pub published: bool,
-    pub values: BTreeMap<ShardId, Vec<f64>>,
-    pub states: BTreeMap<ShardId, State>,
-    pub buffers: Option<Vec<f64>>,
-}
 
 /// How rounds follow from inner steps: found, then `every` steps a plain average, every `slow` of those a slow step.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +54,7 @@ impl Schedule {
 
 pub struct Node {
     pub member: Member,
-    pub machine: Coordinator,
+    pub part: RoundsPart<Vectors>,
     pub alive: bool,
     pub stopped_until: u64,
     /// The round that the training thread works towards.
@@ -114,10 +67,8 @@ pub struct Node {
     pub frozen: Vec<f64>,
     /// The base optimizer's buffers, which differ from node to node.
     pub buffers: Vec<f64>,
-    pub states: BTreeMap<ShardId, State>,
-    /// The attempts whose data moves or is kept, the newest last.
-    pub movements: Vec<Movement>,
-    pub parked: BTreeMap<(Attempt, u8, NodeId), Stream>,
+    /// The round that it is applying.
+    pub applies: Option<Box<Applied<Vectors>>>,
     pub drained: bool,
     pub outside: bool,
     pub draining: bool,
@@ -158,7 +109,7 @@ impl Node {
         let parameters = (0..schedule.elements).map(|index| id.0 as f64 + index as f64 / 8.0).collect();
         Self {
             member: Member { id, incarnation: Incarnation(incarnation), address, devices: 1 },
-            machine: Coordinator::new(settings),
+            part: RoundsPart::new(settings),
             alive: true,
             stopped_until: 0,
             round: Round::FOUNDING,
@@ -168,9 +119,7 @@ impl Node {
             values: Vec::new(),
             frozen: Vec::new(),
             buffers: vec![0.0; schedule.buffers],
-            states: BTreeMap::new(),
-            movements: Vec::new(),
-            parked: BTreeMap::new(),
+            applies: None,
             drained: false,
             outside: true,
             draining: false,
@@ -183,6 +132,14 @@ impl Node {
             waits_for: None,
             last: None,
         }
+    }
+
+    pub fn machine(&self) -> &Coordinator {
+        self.part.machine()
+    }
+
+    pub fn identity(&self) -> Identity {
+        Identity { cluster: CLUSTER, node: self.member.id, incarnation: self.member.incarnation }
     }
 
     pub fn start(&self) -> Voter {
@@ -198,10 +155,6 @@ impl Node {
         self.asked = None;
     }
 
-    fn header(&self, plan: &Plan) -> Header {
-        Identity { cluster: CLUSTER, node: self.member.id, incarnation: self.member.incarnation }.header(plan.place)
-    }
-
     /// Inner steps: every node drifts in its own way.
     pub fn train(&mut self) {
         let (id, step) = (self.member.id.0, self.next.step.0);
@@ -212,195 +165,56 @@ impl Node {
         self.waiting = true;
     }
 
-    pub fn open(&mut self, plan: Arc<Plan>) -> Vec<(NodeId, Stream)> {
-        let mut streams = Vec::new();
-        if plan.contributes() {
-            for owner in plan.other_owners() {
-                let part = plan.owned_by(owner).into_iter().map(|shard| (shard, self.frozen[plan.layout.range(shard)].to_vec()));
-                streams.push((owner, Stream { header: self.header(&plan), content: Content::Contribution(part.collect()) }));
-            }
+    /// What its training thread contributes.
+    pub fn contribute(&self, rates: Vec<crate::topology::Rate>) -> Contribute<Vectors> {
+        let (values, buffers) = (Arc::new(self.frozen.clone()), Arc::new(self.buffers.clone()));
+        Contribute {
+            round: self.round,
+            spec: self.next,
+            samples: None,
+            rates,
+            buffers: self.buffers.len() as u64,
+            parameters: self.frozen.len(),
+            contribution: Contribution { weight: 1.0, values, buffers, used: Vec::new() },
         }
-        self.parked.retain(|(attempt, ..), _| *attempt >= plan.attempt);
-        let (values, states) = (BTreeMap::new(), BTreeMap::new());
-        self.movements.push(Movement { plan, publication: None, reduced: None, published: false, values, states, buffers: None });
-        streams
-    }
-
-    /// Starts the state moves of rounds without a slow step.
-    pub fn publish(&mut self, publication: Arc<Publication>) -> Vec<(NodeId, Stream)> {
-        let mut streams = Vec::new();
-        let Some(header) = self.movements.last().map(|movement| self.header(&movement.plan)) else { return streams };
-        if publication.moves_anchor {
-            for moved in publication.moves_from(self.member.id) {
-                let part = moved.shards.iter().map(|shard| (*shard, self.states[shard].clone())).collect();
-                streams.push((moved.to, Stream { header, content: Content::State(part) }));
-            }
-        }
-        if let Some(donation) = publication.donation.as_ref().filter(|donation| donation.donor == self.member.id) {
-            assert_eq!(donation.values as usize, self.buffers.len());
-            let copy = |to: &NodeId| (*to, Stream { header, content: Content::Buffers(self.buffers.clone()) });
-            streams.extend(donation.joiners.iter().map(copy));
-        }
-        if let Some(movement) = self.movements.last_mut() {
-            assert_eq!(movement.plan.attempt, publication.attempt);
-            movement.publication = Some(publication);
-        }
-        streams
-    }
-
-    /// Averages the own shards once every contribution is there.
-    pub fn reduce(&mut self) {
-        let Some(movement) = self.movements.last_mut().filter(|movement| movement.reduced.is_none() && movement.plan.owns()) else {
-            return;
-        };
-        let plan = Arc::clone(&movement.plan);
-        let there = |node: &NodeId| *node == plan.me || self.parked.contains_key(&(plan.attempt, 0, *node));
-        // A slow step must know which shards nobody had.
-        if !plan.contributors.iter().all(there) || movement.publication.is_none() {
-            return;
-        }
-        let lost = movement.publication.as_ref().map(|publication| publication.lost.clone()).unwrap_or_default();
-        let mut reduced = BTreeMap::new();
-        for shard in plan.owned_by(plan.me) {
-            let pieces: Vec<&[f64]> = plan.contributors.iter().map(|node| piece(&self.parked, &self.frozen, &plan, *node, shard)).collect();
-            let mut values = mean(&pieces);
-            let mut momentum = None;
-            if plan.spec.kind == RoundKind::Slow {
-                let state = (!lost.contains(&shard)).then(|| self.states[&shard].clone());
-                let mut next = vec![0.0; values.len()];
-                if let Some(state) = state {
-                    for (index, value) in values.iter_mut().enumerate() {
-                        (*value, next[index]) = slow_step(*value, state.anchor[index], state.momentum[index]);
-                    }
-                }
-                momentum = Some(next);
-            }
-            reduced.insert(shard, (values, momentum));
-        }
-        movement.reduced = Some(reduced);
-    }
-
-    /// Publishes what was averaged, once; returns the streams if it did so now.
-    pub fn publish_reduced(&mut self) -> Option<(Attempt, Vec<(NodeId, Stream)>)> {
-        let header = self.header(&Arc::clone(&self.movements.last()?.plan));
-        let movement = self.movements.last_mut().filter(|movement| !movement.published)?;
-        let (reduced, publication) = (movement.reduced.as_ref()?, movement.publication.as_ref()?);
-        let values: BTreeMap<_, _> = reduced.iter().map(|(shard, (values, _))| (*shard, values.clone())).collect();
-        let me = movement.plan.me;
-        let receivers = publication.receivers.iter().filter(|receiver| **receiver != me);
-        let mut streams: Vec<_> =
-            receivers.map(|receiver| (*receiver, Stream { header, content: Content::Parameters(values.clone()) })).collect();
-        let state = |shard: &ShardId| {
-            let (values, momentum) = &reduced[shard];
-            momentum.clone().map(|momentum| (*shard, State { anchor: values.clone(), momentum }))
-        };
-        if publication.renews_anchor {
-            for moved in publication.moves_from(me) {
-                streams.push((moved.to, Stream { header, content: Content::State(moved.shards.iter().filter_map(state).collect()) }));
-            }
-        }
-        let own: Vec<_> = reduced.keys().filter_map(state).collect();
-        movement.values.extend(values);
-        movement.states.extend(own);
-        movement.published = true;
-        Some((movement.plan.attempt, streams))
-    }
-
-    /// Takes the streams of the open attempt that have arrived; returns what to tell the machine.
-    pub fn take_arrived(&mut self) -> Vec<crate::coordinator::In> {
-        use crate::coordinator::In;
-        let Some(movement) = self.movements.last_mut() else { return Vec::new() };
-        let attempt = movement.plan.attempt;
-        let keys: Vec<_> = self.parked.keys().copied().filter(|(of, kind, _)| *of == attempt && *kind > 0).collect();
-        let mut told = Vec::new();
-        for key in keys {
-            match self.parked.remove(&key).unwrap().content {
-                Content::Parameters(values) => {
-                    movement.values.extend(values);
-                    told.push(In::ParametersHeld(attempt, key.2));
-                }
-                Content::State(states) => {
-                    movement.states.extend(states);
-                    told.push(In::StateHeld(attempt, key.2));
-                }
-                Content::Buffers(buffers) => {
-                    movement.buffers = Some(buffers);
-                    told.push(In::BuffersHeld(attempt, key.2));
-                }
-                Content::Contribution(_) => {}
-            }
-        }
-        told
     }
 
     /// Whether this node holds all that an outcome made for it.
     pub fn holds(&self, outcome: &Outcome) -> bool {
-        let made = |movement: &&Movement| movement.publication.is_some() && movement.plan.contributors == outcome.contributors;
-        let values = |movement: &Movement| movement.values.values().map(Vec::len).sum::<usize>() == outcome.spec.elements as usize;
-        let arrived = |movement: &Movement| {
-            let publication = movement.publication.as_ref().unwrap();
-            let moved = publication.moves_to(self.member.id).flat_map(|moved| &moved.shards);
-            values(movement) && { moved }.all(|shard| movement.states.contains_key(shard))
-        };
-        self.movements.iter().filter(made).any(arrived)
+        self.part.attempts().iter().any(|attempt| {
+            let Some(publication) = &attempt.publication else { return false };
+            let values: usize = attempt.parts.iter().flat_map(BTreeMap::values).map(Vec::len).sum();
+            let mut moved = publication.moves_to(self.member.id).flat_map(|moved| &moved.shards);
+            attempt.plan.contributors == outcome.contributors
+                && values == outcome.spec.elements as usize
+                && moved.all(|shard| attempt.states.contains_key(shard))
+        })
     }
 
-    /// Installs a decided outcome.
-    pub fn apply(&mut self, attempt: Attempt, outcome: &Outcome, began_in: Lineage, schedule: Schedule) -> Vec<ShardId> {
-        let moved = std::mem::take(&mut self.movements).into_iter().find(|movement| movement.plan.attempt == attempt);
-        let movement = moved.unwrap();
-        let publication = movement.publication.unwrap();
-        match publication.donor_to(self.member.id) {
-            Some(_) => self.buffers = movement.buffers.unwrap(),
+    /// Takes over what a decided round brought.
+    pub fn apply(&mut self, applied: &Applied<Vectors>, decided: &Decided<Vectors>, schedule: Schedule) {
+        let Applied { publication, outcome, .. } = applied;
+        match &decided.donated {
+            Some(donated) => self.buffers.clone_from(donated),
+            None if publication.donor_to(self.member.id).is_some() => panic!("{} got no buffers", self.member.id),
             None if BUFFERS == BufferStrategy::Reset && outcome.spec.kind == RoundKind::Slow => self.buffers.fill(0.0),
             // Whoever joins has the buffers that a member has.
             None => assert!(self.buffers.is_empty() || !self.outside, "{} joined without buffers", self.member.id),
         }
-        let values: Vec<f64> = movement.values.into_values().flatten().collect();
-        assert_eq!(values.len(), outcome.spec.elements as usize, "an incomplete model was applied");
         if outcome.spec.carries_parameters() {
-            self.parameters.clone_from(&values);
+            self.parameters = decided.values.to_vec();
         }
-        // What it held when it was left out is of no use any more.
-        let follows = self.last.as_ref().is_some_and(|last| (last.lineage, last.round.next()) == (began_in, outcome.round));
-        let mut states = BTreeMap::new();
-        for shard in &publication.holds {
-            let range = publication.state_layout.range(*shard);
-            let received = movement.states.get(shard).or_else(|| self.states.get(shard).filter(|_| follows && !publication.renews_anchor));
-            match received {
-                Some(state) => _ = states.insert(*shard, state.clone()),
-                None if outcome.spec.kind == RoundKind::Found => {
-                    let momentum = vec![0.0; range.len()];
-                    states.insert(*shard, State { anchor: values[range].to_vec(), momentum });
-                }
-                None => assert!(outcome.absent.contains(shard), "{} lacks the state of {shard}", self.member.id),
-            }
+        let held: BTreeSet<_> = self.part.shards().all().map(|(shard, _)| shard).collect();
+        for shard in publication.holds.iter().filter(|shard| !held.contains(shard)) {
+            assert!(outcome.absent.contains(shard), "{} lacks the state of {shard}", self.member.id);
         }
-        self.states = states;
-        self.values = values;
+        self.values = decided.values.to_vec();
         (self.round, self.next) = (outcome.round.next(), schedule.after(outcome.spec));
         (self.waiting, self.outside) = (false, false);
         let voters = outcome.voters();
         let watched = |start: &Voter| voters.contains(*start) || outcome.view.members().iter().any(|member| Voter::from(member) == *start);
         self.believed_dead.retain(|start, _| watched(start));
         self.leavers.retain(|id| outcome.view.contains(*id));
-        self.last = Some(outcome.clone());
-        publication.lost.clone()
-    }
-}
-
-fn piece<'a>(
-    parked: &'a BTreeMap<(Attempt, u8, NodeId), Stream>,
-    frozen: &'a [f64],
-    plan: &Plan,
-    node: NodeId,
-    shard: ShardId,
-) -> &'a [f64] {
-    if node == plan.me {
-        return &frozen[plan.layout.range(shard)];
-    }
-    match &parked[&(plan.attempt, 0, node)].content {
-        Content::Contribution(pieces) => &pieces[&shard],
-        _ => panic!("a contribution is no contribution"),
+        self.last = Some(Outcome::clone(outcome));
     }
 }

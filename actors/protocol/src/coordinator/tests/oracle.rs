@@ -3,28 +3,11 @@
 
 use crate::coordinator::outcome::{Outcome, RoundKind};
 use crate::ident::{Lineage, NodeId, Round, ShardId};
+use crate::node::vectors::{average, slow_step};
 use crate::shards::Layout;
 use std::collections::BTreeMap;
 
-pub const BETA: f64 = 0.5;
 pub const GAMMA: f32 = 0.125;
-
-/// `x̄ → (parameters, momentum)`: the slow step on one value (algorithm section 4, α = 1).
-pub fn slow_step(average: f64, anchor: f64, momentum: f64) -> (f64, f64) {
-    let gamma = f64::from(GAMMA);
-    let next = BETA * momentum + (anchor - average) / gamma;
-    (anchor - gamma * next, next)
-}
-
-/// The mean in the order given.
-pub fn mean(pieces: &[&[f64]]) -> Vec<f64> {
-    let mut sum = pieces[0].to_vec();
-    for piece in &pieces[1..] {
-        sum.iter_mut().zip(*piece).for_each(|(sum, value)| *sum += value);
-    }
-    sum.iter_mut().for_each(|sum| *sum /= pieces.len() as f64);
-    sum
-}
 
 /// What was decided in a round of a history, and what it made.
 pub struct Entry {
@@ -95,9 +78,9 @@ impl Oracle {
         let round = outcome.round;
         let before = self.before(began_in, round);
         assert!(before.is_some() || round == Round::FOUNDING, "{round} follows nothing in {began_in}");
-        let contribution = |node: &NodeId| self.contributions[&(began_in, round, *node)].as_slice();
-        let pieces: Vec<&[f64]> = outcome.contributors.iter().map(contribution).collect();
-        let mut values = mean(&pieces);
+        let contribution = |node: &NodeId| (1.0, self.contributions[&(began_in, round, *node)].as_slice());
+        let pieces: Vec<(f64, &[f64])> = outcome.contributors.iter().map(contribution).collect();
+        let mut values = average(&pieces);
         let mut anchor = before.map_or_else(|| values.clone(), |before| before.anchor.clone());
         let mut momentum = before.map_or_else(|| vec![0.0; values.len()], |before| before.momentum.clone());
         if outcome.spec.kind == RoundKind::Slow {
@@ -105,7 +88,8 @@ impl Oracle {
             for shard in layout.shards() {
                 for index in layout.range(shard) {
                     let plain = (values[index], 0.0);
-                    let next = if lost.contains(&shard) { plain } else { slow_step(values[index], anchor[index], momentum[index]) };
+                    let stepped = || slow_step(values[index], anchor[index], momentum[index], f64::from(GAMMA));
+                    let next = if lost.contains(&shard) { plain } else { stepped() };
                     (values[index], momentum[index]) = next;
                 }
             }

@@ -195,7 +195,7 @@ fn assert_all_finished(world: &World) {
         return assert!(living().all(|node| node.outside), "seed {}: a member of a history that is over", world.seed);
     }
     assert_finished(world, living().count());
-    let lineages: BTreeSet<Lineage> = living().map(|node| node.machine.began_in()).collect();
+    let lineages: BTreeSet<Lineage> = living().map(|node| node.machine().began_in()).collect();
     assert!(lineages.len() <= 1, "seed {}: those that live are in {lineages:?}", world.seed);
 }
 

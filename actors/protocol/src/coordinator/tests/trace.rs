@@ -1,7 +1,9 @@
 //! Prints what happens in a simulated world, for whoever looks into a failing seed: `SLOWMO_TRACE=1`, with `--nocapture`.
 
-use crate::coordinator::{Effect, In};
+use crate::coordinator::In;
 use crate::ident::NodeId;
+use crate::node::RoundsEffect;
+use crate::node::vectors::Vectors;
 use crate::wire::{Frame, Header};
 use std::fmt::Debug;
 use std::sync::OnceLock;
@@ -32,22 +34,22 @@ pub fn told(now: u64, id: NodeId, event: &In) {
     }
 }
 
-pub fn effect(now: u64, id: NodeId, effect: &Effect) {
+pub fn effect(now: u64, id: NodeId, effect: &RoundsEffect<Vectors>) {
     if !is_on() {
         return;
     }
     match effect {
-        Effect::Send { to, frame: Frame::V1 { header, message } } => {
+        RoundsEffect::Send { to, frame: Frame::V1 { header, message } } => {
             let Header { round, term, attempt, .. } = header;
             line(now, &format!("{id} -> {to} round {} term {}.{} attempt {attempt}", round.0, term.counter, term.node.0), message);
         }
-        Effect::Open(plan) => line(now, &format!("{id} OPEN"), &(plan.attempt, &plan.contributors, &plan.participants)),
-        Effect::Publish(publication) => {
+        RoundsEffect::Open(plan) => line(now, &format!("{id} OPEN"), &(plan.attempt, &plan.contributors, &plan.participants)),
+        RoundsEffect::Publish(publication) => {
             line(now, &format!("{id} PUBLISH"), &(publication.attempt, &publication.receivers, &publication.moves));
         }
-        Effect::Apply { attempt, outcome, drained, .. } => {
-            let next: Vec<_> = outcome.view.ids().collect();
-            line(now, &format!("{id} APPLY"), &(attempt, &outcome.contributors, next, drained));
+        RoundsEffect::Applied(applied) => {
+            let next: Vec<_> = applied.outcome.view.ids().collect();
+            line(now, &format!("{id} APPLY"), &(applied.plan.attempt, &applied.outcome.contributors, next, applied.drained));
         }
         other => line(now, &format!("{id}"), other),
     }

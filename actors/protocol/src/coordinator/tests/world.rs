@@ -3,13 +3,15 @@
 
 use super::membership::{Absence, LOOK_EVERY};
 use super::network::{Link, Network};
-use super::node::{BUFFERS, Node, Schedule, Stream};
+use super::node::{BUFFERS, Node, Schedule};
 use super::oracle::Oracle;
 use super::trace;
 use crate::algorithm::BufferStrategy;
-use crate::coordinator::{Effect, In, Outcome, RoundKind, Voter};
+use crate::coordinator::{In, Outcome, RoundKind, Voter};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId};
-use crate::machine::{Machine, Outbox};
+use crate::machine::Outbox;
+use crate::node::vectors::{Done, Stream, Vectors, carry_out};
+use crate::node::{Applied, Decided, Failure, Mail, ToAggregator, ToRounds};
 use crate::policy::{OnQuorumLoss, Quorum};
 use crate::random::Random;
 use crate::time::Instant;
@@ -203,7 +205,7 @@ impl World {
             }
             Event::Tick(id, incarnation) => {
                 let due = self.nodes.get(&id).filter(|node| node.member.incarnation == incarnation);
-                if due.and_then(|node| node.machine.next_deadline()).is_some_and(|deadline| deadline.0 <= self.now) {
+                if due.and_then(|node| node.part.next_deadline()).is_some_and(|deadline| deadline.0 <= self.now) {
                     self.feed(id, In::Tick);
                 }
             }
@@ -238,68 +240,80 @@ impl World {
             return;
         }
         node.train();
-        let (round, spec, frozen, buffers) = (node.round, node.next, node.frozen.clone(), node.buffers.clone());
-        let values = buffers.len() as u64;
+        let (round, frozen, buffers) = (node.round, node.frozen.clone(), node.buffers.clone());
         if !node.outside {
-            let began_in = Some(node.machine.began_in()).filter(|lineage| lineage.is_decided()).unwrap_or(self.lineage);
+            let began_in = Some(node.machine().began_in()).filter(|lineage| lineage.is_decided()).unwrap_or(self.lineage);
             self.oracle.contributions.insert((began_in, round, id), frozen);
             self.oracle.buffers.insert((began_in, round, id), buffers);
         }
-        self.feed(id, In::Contribute { round, spec, samples: None, rates: rates(id), buffers: values });
+        let contribute = node.contribute(rates(id));
+        self.take(id, ToRounds::Contribute(Box::new(contribute)));
     }
 
     pub fn feed(&mut self, id: NodeId, event: In) {
         trace::told(self.now, id, &event);
-        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive) else { return };
-        let mut out = Outbox::default();
-        node.machine.handle(event, Instant(self.now), &mut out);
-        let incarnation = node.member.incarnation;
-        if let Some(deadline) = node.machine.next_deadline() {
-            self.at(deadline.0.max(self.now + 1), Event::Tick(id, incarnation));
-        }
-        for effect in out.take() {
-            trace::effect(self.now, id, &effect);
-            self.execute(id, effect);
-        }
-        self.progress(id);
+        self.take(id, ToRounds::In(event));
     }
 
-    fn execute(&mut self, id: NodeId, effect: Effect) {
+    pub fn take(&mut self, id: NodeId, message: ToRounds<Vectors>) {
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive) else { return };
+        let mut out = Outbox::default();
+        node.part.handle(message, Instant(self.now), &mut out);
+        let (incarnation, identity) = (node.member.incarnation, node.identity());
+        if let Some(deadline) = node.part.next_deadline() {
+            self.at(deadline.0.max(self.now + 1), Event::Tick(id, incarnation));
+        }
+        let mut reports = Vec::new();
+        for effect in out.take() {
+            trace::effect(self.now, id, &effect);
+            let Some(node) = self.nodes.get_mut(&id) else { return };
+            for done in carry_out(&mut node.part, identity, effect) {
+                match done {
+                    Done::Report(attempt, moved) => reports.push(ToRounds::Moved(attempt, moved)),
+                    done => self.execute(id, done),
+                }
+            }
+        }
+        for report in reports {
+            self.take(id, report);
+        }
+    }
+
+    fn execute(&mut self, id: NodeId, done: Done) {
         let node = self.nodes.get_mut(&id).unwrap();
-        match effect {
-            Effect::Send { to, frame } => {
+        match done {
+            Done::Frame(to, frame) => {
                 let Frame::V1 { message, .. } = &frame;
                 if let Message::Decide { entry: Some(outcome), .. } = &**message {
                     self.oracle.hear(outcome);
                 }
                 self.send(id, to, &frame);
             }
-            Effect::Open(plan) => {
-                let streams = node.open(plan);
-                self.send_streams(streams);
-            }
-            Effect::Publish(publication) => {
-                let streams = node.publish(publication);
-                self.send_streams(streams);
-            }
-            Effect::Discard(attempt) => node.movements.retain(|movement| movement.plan.attempt != attempt),
-            Effect::Apply { attempt, outcome, began_in, drained, votes, .. } => {
-                assert!(votes.is_none_or(|votes| votes.voters.is_quorum(votes.accepted)), "{id} decided without a quorum");
-                assert!(!drained || node.draining, "{id} was drained without having asked for it");
-                node.drained = drained;
-                let joins = node.outside;
-                let lost = node.apply(attempt, &outcome, began_in, self.schedule);
-                self.check(id, &outcome, began_in, &lost);
-                if joins {
-                    self.check_buffers(id, &outcome, began_in);
-                }
-                self.train_later(id);
-            }
-            Effect::Fail(error) => node.failed = Some(error),
-            Effect::Stranded => self.stranded(id),
-            Effect::Resigned(_) | Effect::Stands(_) => {}
-            Effect::Waiting(why) => node.waits_for = why,
+            Done::Stream(to, stream) => self.send_stream(to, stream),
+            Done::Applied(applied) => node.applies = Some(applied),
+            Done::Tell(Mail::Aggregator(ToAggregator::Decided(decided))) => self.apply(id, &decided),
+            Done::Tell(Mail::Aggregator(ToAggregator::Failed(Failure::Round(error)))) => node.failed = Some(error),
+            Done::Tell(Mail::Aggregator(ToAggregator::Failed(failure))) => panic!("{id}: {failure:?}"),
+            Done::Stranded => self.stranded(id),
+            Done::Waiting(why) => node.waits_for = why,
+            Done::Tell(_) | Done::Report(..) | Done::Resigned => {}
         }
+    }
+
+    fn apply(&mut self, id: NodeId, decided: &Decided<Vectors>) {
+        let node = self.nodes.get_mut(&id).unwrap();
+        let applied = node.applies.take().unwrap();
+        let Applied { publication, outcome, began_in, votes, drained, .. } = &*applied;
+        assert!(votes.as_ref().is_none_or(|votes| votes.voters.is_quorum(votes.accepted.iter().copied())), "{id} decided without a quorum");
+        assert!(!drained || node.draining, "{id} was drained without having asked for it");
+        node.drained = *drained;
+        let joins = node.outside;
+        node.apply(&applied, decided, self.schedule);
+        self.check(id, outcome, *began_in, &publication.lost);
+        if joins {
+            self.check_buffers(id, outcome, *began_in);
+        }
+        self.train_later(id);
     }
 
     /// Whoever is a member after an outcome holds its data, so only a decision without it leaves it behind.
@@ -354,24 +368,10 @@ impl World {
         assert_eq!(node.values, expected.values, "{id} holds other values after {round}");
         assert_eq!(node.parameters, expected.parameters, "{id} holds other parameters after {round}");
         let layout = crate::shards::Layout::new(self.schedule.elements);
-        for (shard, state) in &node.states {
-            let range = layout.range(*shard);
+        for (shard, state) in node.part.shards().all() {
+            let range = layout.range(shard);
             assert_eq!(state.anchor, expected.anchor[range.clone()], "{id}: anchor of {shard}, {round}");
             assert_eq!(state.momentum, expected.momentum[range], "{id}: momentum of {shard}, {round}");
-        }
-    }
-
-    pub fn progress(&mut self, id: NodeId) {
-        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive) else { return };
-        node.reduce();
-        let published = node.publish_reduced();
-        let mut told = node.take_arrived();
-        if let Some((attempt, streams)) = published {
-            self.send_streams(streams);
-            told.push(In::Reduced(attempt));
-        }
-        for event in told {
-            self.feed(id, event);
         }
     }
 }

@@ -2,10 +2,12 @@
 
 use super::GossipPart;
 use crate::sim::books::Entry;
-use crate::sim::mail::{ToGossip, Wish};
+use crate::sim::mail::Wish;
 use slowmo_protocol::gossip_peer::{Effect, In, Key};
 use slowmo_protocol::ident::{NodeId, Step};
 use slowmo_protocol::machine::Place;
+use slowmo_protocol::node::ToGossip;
+use slowmo_protocol::node::vectors::Vectors;
 use slowmo_protocol::trace::Start;
 use slowmo_protocol::wire::{Frame, Header, Message};
 
@@ -31,7 +33,7 @@ impl GossipPart {
         self.machine.as_ref().map(|machine| (machine.place(), machine.written_off()))
     }
 
-    pub(super) fn told(&self, message: &ToGossip) -> Told {
+    pub(super) fn told(&self, message: &ToGossip<Vectors>) -> Told {
         match message {
             ToGossip::Read(key, Some(_)) => self.reading.get(key).map_or(Told::Other, |header| Told::Arrived(*key, *header)),
             ToGossip::In(In::MemberLost(node)) => Told::Lost(*node),

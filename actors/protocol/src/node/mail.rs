@@ -1,0 +1,259 @@
+//! What the parts of a node tell each other, and which part a frame or stream is for. Each part has a mailbox, whose messages it takes in
+//! the order in which they were sent.
+
+use super::attempt::Reduced;
+use super::data::{Arrived, Data};
+use crate::coordinator::{self, Attempt, Outcome, RoundError, RoundSpec};
+use crate::gossip_peer::{self, Key, Sent};
+use crate::ident::{Lineage, NodeId, Round, ShardId, Step};
+use crate::liveness;
+use crate::membership::{self, FoundingError};
+use crate::sampler::Progress;
+use crate::topology::Rate;
+use crate::view::{Member, View};
+use crate::wire::{Bulk, Header, Message};
+use std::sync::Arc;
+
+/// A message and whom it is for.
+#[derive(Debug)]
+pub enum Mail<D: Data> {
+    /// To the membership.
+    Membership(ToMembership),
+    /// To the coordinator.
+    Rounds(ToRounds<D>),
+    /// To the gossip peer.
+    Gossip(ToGossip<D>),
+    /// To the aggregator.
+    Aggregator(ToAggregator<D>),
+}
+
+/// To the membership.
+#[derive(Debug)]
+pub enum ToMembership {
+    /// An event of its machine.
+    In(membership::In),
+    /// Something about who lives.
+    Liveness(liveness::In),
+}
+
+/// To the coordinator.
+#[derive(Debug)]
+pub enum ToRounds<D: Data> {
+    /// An event of its machine.
+    In(coordinator::In),
+    /// The founding failed.
+    FoundingFailed,
+    /// The node froze its contribution.
+    Contribute(Box<Contribute<D>>),
+    /// A round's stream.
+    Stream(Arrived<D::Stream>),
+    /// Something became of the movements of an attempt.
+    Moved(Attempt, Moved<D>),
+}
+
+/// What a node contributes to a round.
+#[derive(Debug)]
+pub struct Contribute<D: Data> {
+    /// The round that it works towards.
+    pub round: Round,
+    /// What it expects the round to be.
+    pub spec: RoundSpec,
+    /// Which samples were left when the round began.
+    pub samples: Option<Progress>,
+    /// How fast this node's messages reached others, if the gossip graph follows that.
+    pub rates: Vec<Rate>,
+    /// Values of the base optimizer's buffers of which a joiner may get a copy.
+    pub buffers: u64,
+    /// How many of the values are parameters.
+    pub parameters: usize,
+    /// The values.
+    pub contribution: D::Contribution,
+}
+
+/// What the movements of an attempt report.
+#[derive(Debug)]
+pub enum Moved<D: Data> {
+    /// The own shards are averaged and handed to publication.
+    Reduced(Reduced<D>),
+    /// All parameters of an owner are here.
+    Parameters(NodeId, D::Part),
+    /// All state that a node moves to this one is here.
+    State(NodeId, Vec<(ShardId, D::State)>),
+    /// A member's buffers of the base optimizer are here.
+    Buffers(NodeId, D::Values),
+    /// A stream to or from a node broke.
+    Broken(NodeId),
+}
+
+/// To the gossip peer.
+#[derive(Debug)]
+pub enum ToGossip<D: Data> {
+    /// An event of its machine.
+    In(gossip_peer::In),
+    /// The view of the next round is another one, or the order of its members is.
+    View(View, Lineage, Round, Vec<NodeId>),
+    /// A round is decided, in the same view: the one that follows.
+    Round(Round),
+    /// The node gossips after an inner step; synchronous with the model as the training thread left it.
+    Gossip(Step, Round, Option<D::Frozen>),
+    /// The node finished the inner step of an exact average, with this model.
+    Settle(Step, Round, D::Frozen),
+    /// Overlapped: the training thread mixed.
+    Moved {
+        /// The inner step.
+        step: Step,
+        /// The model as the inner step left it.
+        before: D::Values,
+        /// Nothing must be sent: not all numerators are finite, or (then there is no model) the training thread could not mix.
+        withheld: bool,
+    },
+    /// What the training threads go on from after a decided round. Told before they are.
+    Decided(Round, D::Values),
+    /// The numerators after the node's own slow step, of the same push-sum weight.
+    Stepped(D::Values),
+    /// How many parameters the model has.
+    Model(usize),
+    /// A gossip stream.
+    Stream(Arrived<D::Stream>),
+    /// A message was read, or could not be.
+    Read(Key, Option<D::Values>),
+    /// A message was sent as a whole, or not.
+    Sent(Sent, bool),
+    /// The node leaves, working towards this round.
+    Leave(Round),
+}
+
+/// To the aggregator.
+#[derive(Debug)]
+pub enum ToAggregator<D: Data> {
+    /// A round is decided.
+    Decided(Box<Decided<D>>),
+    /// A gossip is mixed.
+    GossipDone(Box<GossipDone<D>>),
+    /// What was in flight is in the contribution of this inner step and push-sum weight.
+    Settled(Step, f64, D::Frozen),
+    /// The exchange failed.
+    Failed(Failure),
+    /// The others went on without this node, which wanted to leave.
+    Drained,
+    /// The node may go.
+    Left,
+    /// Time passed.
+    Tick,
+}
+
+/// A decided round, as the coordinator hands it on.
+#[derive(Debug)]
+pub struct Decided<D: Data> {
+    /// What was decided.
+    pub outcome: Arc<Outcome>,
+    /// The members of the view that the round began with, ascending.
+    pub members: Arc<[Member]>,
+    /// What the round made.
+    pub values: D::Values,
+    /// A member's buffers of the base optimizer, where the outcome admits this node and joiners get a copy.
+    pub donated: Option<D::Values>,
+    /// The outcome leaves this node out.
+    pub drained: bool,
+}
+
+/// A mixed gossip.
+#[derive(Debug)]
+pub struct GossipDone<D: Data> {
+    /// The inner step.
+    pub step: Step,
+    /// The push-sum weight of the values.
+    pub weight: f64,
+    /// Nodes whose values were mixed, this one included.
+    pub contributors: usize,
+    /// The inner step that follows.
+    pub next_step: Step,
+    /// The new numerators, or what is added to a part of the model to get them.
+    pub values: D::Values,
+    /// That part, if it is the latter.
+    pub stays: Option<f64>,
+}
+
+/// Why an exchange failed; nothing was changed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Failure {
+    /// The node got into no view.
+    Founding(FoundingError),
+    /// The round ended without an outcome.
+    Round(RoundError),
+    /// The data of a decided round is not what the node said that it is: it must not go on.
+    DataMissing(Round),
+}
+
+impl<D: Data> From<ToMembership> for Mail<D> {
+    fn from(message: ToMembership) -> Self {
+        Self::Membership(message)
+    }
+}
+
+impl<D: Data> From<membership::In> for Mail<D> {
+    fn from(event: membership::In) -> Self {
+        Self::Membership(ToMembership::In(event))
+    }
+}
+
+impl<D: Data> From<liveness::In> for Mail<D> {
+    fn from(event: liveness::In) -> Self {
+        Self::Membership(ToMembership::Liveness(event))
+    }
+}
+
+impl<D: Data> From<ToRounds<D>> for Mail<D> {
+    fn from(message: ToRounds<D>) -> Self {
+        Self::Rounds(message)
+    }
+}
+
+impl<D: Data> From<coordinator::In> for Mail<D> {
+    fn from(event: coordinator::In) -> Self {
+        Self::Rounds(ToRounds::In(event))
+    }
+}
+
+impl<D: Data> From<ToGossip<D>> for Mail<D> {
+    fn from(message: ToGossip<D>) -> Self {
+        Self::Gossip(message)
+    }
+}
+
+impl<D: Data> From<gossip_peer::In> for Mail<D> {
+    fn from(event: gossip_peer::In) -> Self {
+        Self::Gossip(ToGossip::In(event))
+    }
+}
+
+impl<D: Data> From<ToAggregator<D>> for Mail<D> {
+    fn from(message: ToAggregator<D>) -> Self {
+        Self::Aggregator(message)
+    }
+}
+
+/// A control frame, for the part that takes its kind.
+#[must_use]
+pub fn route<D: Data>(header: Header, message: Box<Message>) -> Mail<D> {
+    match *message {
+        Message::Hello(_) | Message::Found { .. } | Message::Leave { .. } | Message::Join | Message::Refused(_) => {
+            membership::In::Frame { header, message }.into()
+        }
+        Message::GossipMixed { .. }
+        | Message::GossipRefused { .. }
+        | Message::GossipSkipped { .. }
+        | Message::GossipAsk { .. }
+        | Message::GossipReclaimed { .. } => gossip_peer::In::Frame { header, message }.into(),
+        _ => coordinator::In::Frame { header, message }.into(),
+    }
+}
+
+impl<D: Data> From<Arrived<D::Stream>> for Mail<D> {
+    fn from(stream: Arrived<D::Stream>) -> Self {
+        match stream.content {
+            Bulk::Gossip { .. } => Self::Gossip(ToGossip::Stream(stream)),
+            _ => Self::Rounds(ToRounds::Stream(stream)),
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The membership and liveness: what each tells the other, and what both tell the rest of the node.
+
+use super::data::Data;
+use super::mail::{Failure, Mail, ToAggregator, ToMembership, ToRounds};
+use crate::coordinator::{self, GivesUp};
+use crate::gossip_peer;
+use crate::ident::{Lineage, NodeId, Round};
+use crate::liveness::{self, DownCause, Liveness};
+use crate::machine::{Machine, Outbox};
+use crate::membership::{Effect, In, Membership, Settings};
+use crate::time::{Instant, Span};
+use crate::wire::Frame;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+/// Round trips are read at one in so many ticks.
+const ROUND_TRIP_TICKS: u64 = 16;
+
+/// What the transport knows of a peer's signs of life.
+pub trait SignsOfLife {
+    /// How often something of a peer has arrived. A smaller number than before is another session's.
+    fn heard(&self, node: NodeId) -> u64;
+
+    /// How long a packet to a peer and its answer take.
+    fn round_trip(&self, node: NodeId) -> Option<Span>;
+}
+
+/// What the part asks its driver for.
+#[derive(Debug)]
+pub enum MembershipEffect<D: Data> {
+    /// Send a control frame.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        frame: Frame,
+    },
+    /// Tell another part.
+    Tell(Mail<D>),
+    /// Send a datagram of liveness.
+    Datagram {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        bytes: Vec<u8>,
+    },
+    /// Find out whether anybody listens where a node was.
+    Knock(NodeId),
+    /// Dial an address.
+    Connect(SocketAddr),
+    /// Close the connections to a node that was declared dead.
+    Disconnect(NodeId),
+    /// Look for peers from now on, or no more.
+    Search(bool),
+    /// Nothing is to be done.
+    Noticed(Notice),
+}
+
+/// What people are told.
+#[derive(Debug)]
+pub enum Notice {
+    /// Liveness takes a node for dead.
+    Dead(NodeId, DownCause),
+    /// A node that it took for dead is alive.
+    Alive(NodeId),
+    /// A member is gone.
+    Lost(NodeId),
+    /// A member that was gone is back.
+    Back(NodeId),
+    /// The others went on without this node: it joins again.
+    Rejoins,
+    /// The others went on without this node, which wanted to leave.
+    Drained,
+    /// Why this node is no member; `None`: it is.
+    Waiting(Option<String>),
+    /// Another running cluster was met.
+    OtherCluster {
+        /// Who is of it.
+        node: NodeId,
+        /// Its model history.
+        lineage: Lineage,
+        /// How far it is.
+        round: Round,
+    },
+}
+
+/// Both machines, and what was told last.
+pub struct MembershipPart {
+    machine: Membership,
+    liveness: Liveness,
+    heard: BTreeMap<NodeId, u64>,
+    ticks: u64,
+    suspects: BTreeSet<NodeId>,
+    suspicions: u64,
+    unheard: BTreeSet<NodeId>,
+}
+
+impl MembershipPart {
+    /// A node that has met nobody.
+    #[must_use]
+    pub fn new(settings: Settings, liveness: liveness::Settings) -> Self {
+        Self {
+            machine: Membership::new(settings),
+            liveness: Liveness::new(liveness),
+            heard: BTreeMap::new(),
+            ticks: 0,
+            suspects: BTreeSet::new(),
+            suspicions: 0,
+            unheard: BTreeSet::new(),
+        }
+    }
+
+    /// When it must be given a tick.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        [self.machine.next_deadline(), self.liveness.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// Takes a message.
+    pub fn handle<D: Data>(&mut self, message: ToMembership, signs: &dyn SignsOfLife, now: Instant, out: &mut Outbox<MembershipEffect<D>>) {
+        let mut turn = Turn { part: self, signs, now, effects: Outbox::default(), out };
+        turn.take(message);
+        turn.act_on_all();
+        turn.tell_suspects();
+    }
+}
+
+/// A part at work on one message.
+struct Turn<'a, D: Data> {
+    part: &'a mut MembershipPart,
+    signs: &'a dyn SignsOfLife,
+    now: Instant,
+    effects: Outbox<Effect>,
+    out: &'a mut Outbox<MembershipEffect<D>>,
+}
+
+impl<D: Data> Turn<'_, D> {
+    fn take(&mut self, message: ToMembership) {
+        match message {
+            ToMembership::In(In::Tick) => {
+                self.tick();
+                self.feed(In::Tick);
+            }
+            ToMembership::In(In::PeerUp(node, incarnation)) => {
+                self.watch(liveness::In::PeerUp(node, incarnation));
+                self.feed(In::PeerUp(node, incarnation));
+                self.tell(coordinator::In::PeerUp(node));
+            }
+            ToMembership::In(In::PeerDown { node, departed }) => {
+                if departed {
+                    self.watch(liveness::In::Gone(node));
+                }
+                self.feed(In::PeerDown { node, departed });
+                self.tell(coordinator::In::PeerDown(node));
+            }
+            ToMembership::In(event) => self.feed(event),
+            ToMembership::Liveness(event) => {
+                // A refusal counts only if nothing was heard just now.
+                if let liveness::In::KnockRefused(node) = event {
+                    self.hear(node);
+                }
+                self.watch(event);
+            }
+        }
+    }
+
+    fn feed(&mut self, event: In) {
+        self.part.machine.handle(event, self.now, &mut self.effects);
+    }
+
+    fn tell(&mut self, mail: impl Into<Mail<D>>) {
+        self.out.push(MembershipEffect::Tell(mail.into()));
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        self.out.push(MembershipEffect::Noticed(notice));
+    }
+
+    fn tick(&mut self) {
+        let MembershipPart { liveness, heard, ticks, .. } = &mut *self.part;
+        *ticks = ticks.wrapping_add(1);
+        let reads_round_trips = ticks.is_multiple_of(ROUND_TRIP_TICKS);
+        heard.retain(|node, _| liveness.watches(*node));
+        let watched: Vec<NodeId> = liveness.watched().collect();
+        for node in watched {
+            self.hear(node);
+            if reads_round_trips && let Some(round_trip) = self.signs.round_trip(node) {
+                self.watch(liveness::In::RoundTrip(node, round_trip));
+            }
+        }
+        if !self.part.liveness.heard_by_others(self.now).eq(self.part.unheard.iter().copied()) {
+            self.part.unheard = self.part.liveness.heard_by_others(self.now).collect();
+            self.tell(coordinator::In::Unheard(self.part.unheard.clone()));
+        }
+        if self.part.liveness.next_deadline().is_some_and(|deadline| deadline <= self.now) {
+            self.watch(liveness::In::Tick);
+        }
+    }
+
+    fn hear(&mut self, node: NodeId) {
+        let heard = self.signs.heard(node);
+        if self.part.heard.insert(node, heard).is_some_and(|before| before != heard) {
+            self.watch(liveness::In::Heard(node));
+        }
+    }
+
+    /// Tells liveness something; its verdicts go to the membership.
+    fn watch(&mut self, event: liveness::In) {
+        let mut found = Outbox::default();
+        self.part.liveness.handle(event, self.now, &mut found);
+        for effect in found.take() {
+            match effect {
+                liveness::Effect::Datagram { to, bytes } => self.out.push(MembershipEffect::Datagram { to, bytes }),
+                liveness::Effect::Knock(node) => self.out.push(MembershipEffect::Knock(node)),
+                liveness::Effect::Down(node, incarnation, cause) => {
+                    self.notice(Notice::Dead(node, cause));
+                    self.feed(In::Down { node, incarnation, ended: cause.has_ended() });
+                }
+                liveness::Effect::Up(node, _) => {
+                    self.notice(Notice::Alive(node));
+                    self.feed(In::Up(node));
+                }
+            }
+        }
+    }
+
+    fn tell_suspects(&mut self) {
+        let suspicions = self.part.liveness.suspicions();
+        if std::mem::replace(&mut self.part.suspicions, suspicions) == suspicions {
+            return;
+        }
+        if !self.part.liveness.suspected().eq(self.part.suspects.iter().copied()) {
+            self.part.suspects = self.part.liveness.suspected().collect();
+            self.tell(gossip_peer::In::Suspects(self.part.suspects.clone()));
+        }
+    }
+
+    /// Acts on effects until there are none: who is watched may change who is known to be dead.
+    fn act_on_all(&mut self) {
+        loop {
+            let effects = self.effects.take();
+            if effects.is_empty() {
+                return;
+            }
+            for effect in effects {
+                self.act(effect);
+            }
+        }
+    }
+
+    fn act(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send { to, frame } => self.out.push(MembershipEffect::Send { to, frame }),
+            Effect::Formed { view, lineage } => self.tell(coordinator::In::Formed { view, lineage }),
+            Effect::Fail(error) => {
+                self.tell(ToRounds::FoundingFailed);
+                self.tell(ToAggregator::Failed(Failure::Founding(error)));
+            }
+            Effect::Lost { node, incarnation, ended } => {
+                self.tell(coordinator::In::Lost { node, incarnation, ended });
+                self.tell(gossip_peer::In::MemberLost(node));
+                self.notice(Notice::Lost(node));
+            }
+            Effect::Back(node) => {
+                self.tell(coordinator::In::Back(node));
+                self.tell(gossip_peer::In::MemberBack(node));
+                self.notice(Notice::Back(node));
+            }
+            Effect::Joiners { epoch, members } => self.tell(coordinator::In::Joiners { epoch, members }),
+            Effect::Leaving { node, incarnation, contributes } => {
+                self.tell(coordinator::In::Leaving { node, incarnation, contributes });
+            }
+            Effect::Resign(gives_up) => {
+                self.tell(coordinator::In::Resign(gives_up));
+                self.notice(Notice::Rejoins);
+            }
+            Effect::Return => self.tell(coordinator::In::Return),
+            Effect::Drained => {
+                self.tell(coordinator::In::Resign(GivesUp::Membership));
+                self.tell(ToAggregator::Drained);
+                self.notice(Notice::Drained);
+            }
+            Effect::Waiting(why) => self.notice(Notice::Waiting(why)),
+            Effect::OtherCluster { node, lineage, round } => self.notice(Notice::OtherCluster { node, lineage, round }),
+            Effect::Connect(address) => self.out.push(MembershipEffect::Connect(address)),
+            Effect::Disconnect(node) => self.out.push(MembershipEffect::Disconnect(node)),
+            Effect::Watch(nodes) => self.watch(liveness::In::Members(nodes)),
+            Effect::Search(on) => self.out.push(MembershipEffect::Search(on)),
+            Effect::Left => self.tell(ToAggregator::Left),
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! The coordinator and the data of its attempts: which streams wait for which attempt, when shards are averaged, what a decided round
+//! leaves behind, and whom it is told.
+
+use super::attempt::{Applied, Moving, Reduction, Unfit, fits};
+use super::data::{Arrived, Data, StreamKind};
+use super::mail::{Decided, Failure, Mail, Moved, ToAggregator, ToGossip, ToRounds};
+use super::parked::Parked;
+use super::shards::Shards;
+use crate::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings, Votes};
+use crate::ident::{Epoch, Lineage, NodeId, ShardId};
+use crate::machine::{Machine, Outbox};
+use crate::membership;
+use crate::time::Instant;
+use crate::view::Member;
+use crate::wire::{Frame, Header};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What the part asks its driver for.
+#[derive(Debug)]
+pub enum RoundsEffect<D: Data> {
+    /// Send a control frame.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        frame: Frame,
+    },
+    /// Tell another part.
+    Tell(Mail<D>),
+    /// An attempt begins.
+    Open(Arc<Plan>),
+    /// Send this node's contribution to the shards of an owner.
+    Contribute(Arc<Plan>, NodeId),
+    /// Who gets what an attempt makes is known.
+    Publish(Arc<Publication>),
+    /// Send the state of shards to a new holder of theirs.
+    SendState {
+        /// Of which attempt.
+        plan: Arc<Plan>,
+        /// How the state is cut.
+        publication: Arc<Publication>,
+        /// To whom.
+        to: NodeId,
+        /// What, ascending.
+        states: Vec<(ShardId, D::State)>,
+    },
+    /// Send the base optimizer's buffers, as they were lent to the contribution, to a node that joins.
+    SendBuffers {
+        /// Of which attempt.
+        plan: Arc<Plan>,
+        /// To whom.
+        to: NodeId,
+        /// How many values.
+        values: u64,
+    },
+    /// Average the own shards and publish them, the state that this makes too.
+    Reduce(Box<Reduction<D>>),
+    /// Read a stream of parameters, state or buffers. The publication of state and buffers is known.
+    Read {
+        /// Of which attempt.
+        plan: Arc<Plan>,
+        /// Who sends what.
+        publication: Option<Arc<Publication>>,
+        /// The stream.
+        stream: Arrived<D::Stream>,
+    },
+    /// Stop the movements of an attempt: nobody needs it any more.
+    Discard(Attempt),
+    /// A round is applied. Its attempt is over, and so are all others; what it still sends belongs to others' progress.
+    Applied(Box<Applied<D>>),
+    /// This node belongs to no view any more.
+    Resigned,
+    /// This node stands again where it stood before it resigned.
+    Returned,
+    /// A round was decided whose data this node does not hold.
+    Stranded,
+    /// Why no round is decided now; `None`: nothing is in the way.
+    Waiting(Option<String>),
+    /// A stream was dropped, and why.
+    Refused(Header, &'static str),
+}
+
+/// How an outcome was decided.
+struct Decision {
+    began_in: Lineage,
+    votes: Option<Votes>,
+    members: Arc<[Member]>,
+    drained: bool,
+}
+
+/// The coordinator's machine, the attempts whose data moves or is kept, the decided shards.
+#[derive(Debug)]
+pub struct RoundsPart<D: Data> {
+    machine: Coordinator,
+    /// The newest last: only its data moves.
+    attempts: Vec<Moving<D>>,
+    parked: Parked<D::Stream>,
+    shards: Shards<D>,
+    contribution: Option<D::Contribution>,
+    /// How many of the model's values are parameters: how far its state reaches.
+    parameters: usize,
+    /// The view that the gossip peer was told last.
+    epoch: Epoch,
+    /// The order of the gossip graph that it was told with it.
+    order: Vec<NodeId>,
+    /// Voters that are no members, as the membership was told last.
+    retained: Vec<Member>,
+}
+
+impl<D: Data> RoundsPart<D> {
+    /// A coordinator without a view.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            machine: Coordinator::new(settings),
+            attempts: Vec::new(),
+            parked: Parked::default(),
+            shards: Shards::default(),
+            contribution: None,
+            parameters: 0,
+            epoch: Epoch(0),
+            order: Vec::new(),
+            retained: Vec::new(),
+        }
+    }
+
+    /// When it must be given a tick.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.machine.next_deadline()
+    }
+
+    /// The machine, to look at.
+    #[must_use]
+    pub fn machine(&self) -> &Coordinator {
+        &self.machine
+    }
+
+    /// The decided state that this node holds.
+    #[must_use]
+    pub fn shards(&self) -> &Shards<D> {
+        &self.shards
+    }
+
+    /// How many of the model's values are parameters.
+    #[must_use]
+    pub fn parameters(&self) -> usize {
+        self.parameters
+    }
+
+    /// What this node brings to the round under way.
+    pub fn contribution(&mut self) -> Option<&mut D::Contribution> {
+        self.contribution.as_mut()
+    }
+
+    /// How many streams wait for their attempt.
+    #[must_use]
+    pub fn parked(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// The most that waited since this was asked last.
+    pub fn fullest(&mut self) -> usize {
+        self.parked.fullest()
+    }
+
+    /// What it is doing, in a word.
+    #[must_use]
+    pub fn phase(&self) -> &'static str {
+        match self.attempts.last() {
+            _ if self.machine.view().is_none() => "outside",
+            Some(moving) if moving.publication.is_some() => "publish",
+            Some(_) => "reduce",
+            None if self.contribution.is_some() => "contributed",
+            None => "compute",
+        }
+    }
+
+    /// The attempts whose data moves or is kept.
+    #[cfg(test)]
+    pub(crate) fn attempts(&self) -> &[Moving<D>] {
+        &self.attempts
+    }
+
+    /// Takes a message.
+    pub fn handle(&mut self, message: ToRounds<D>, now: Instant, out: &mut Outbox<RoundsEffect<D>>) {
+        let mut events = VecDeque::new();
+        match message {
+            ToRounds::In(event) => events.push_back(event),
+            ToRounds::FoundingFailed => self.contribution = None,
+            ToRounds::Contribute(contribute) => {
+                let super::mail::Contribute { round, spec, samples, rates, buffers, parameters, contribution } = *contribute;
+                if spec.carries_parameters() {
+                    self.parameters = parameters;
+                }
+                self.contribution = Some(contribution);
+                events.push_back(In::Contribute { round, spec, samples, rates, buffers });
+            }
+            ToRounds::Stream(stream) => self.deliver(stream, &mut events, out),
+            ToRounds::Moved(attempt, moved) => events.extend(self.moved(attempt, moved)),
+        }
+        let mut effects = Outbox::default();
+        while let Some(event) = events.pop_front() {
+            self.machine.handle(event, now, &mut effects);
+            for effect in effects.take() {
+                self.act(effect, &mut events, out);
+            }
+        }
+    }
+
+    /// Hands a stream to its attempt, or parks it until that is known.
+    fn deliver(&mut self, stream: Arrived<D::Stream>, events: &mut VecDeque<In>, out: &mut Outbox<RoundsEffect<D>>) {
+        let header = stream.header;
+        let attempt = Attempt::of(&header);
+        let Some(kind) = StreamKind::of(&stream.content) else {
+            return out.push(RoundsEffect::Refused(header, "it is no round's"));
+        };
+        if !self.machine.admits(&header) {
+            return out.push(RoundsEffect::Refused(header, "it is stale or foreign"));
+        }
+        if self.moving(attempt).is_some_and(|moving| moving.awaits(kind, header.sender)) {
+            self.take(kind, stream, events, out);
+        } else if !self.parked.put(attempt, kind, stream) {
+            out.push(RoundsEffect::Refused(header, "it came twice, or too many wait"));
+        }
+    }
+
+    /// The newest attempt, if it is the one.
+    fn moving(&mut self, attempt: Attempt) -> Option<&mut Moving<D>> {
+        self.attempts.last_mut().filter(|moving| moving.plan.attempt == attempt)
+    }
+
+    /// Takes a stream that the newest attempt awaits.
+    fn take(&mut self, kind: StreamKind, stream: Arrived<D::Stream>, events: &mut VecDeque<In>, out: &mut Outbox<RoundsEffect<D>>) {
+        let Some(moving) = self.attempts.last_mut() else { return };
+        let from = stream.header.sender;
+        moving.arrived(kind, from);
+        if kind != StreamKind::Contribution {
+            let (plan, publication) = (Arc::clone(&moving.plan), moving.publication.clone());
+            return out.push(RoundsEffect::Read { plan, publication, stream });
+        }
+        let attempt = moving.plan.attempt;
+        match fits(&moving.plan, &stream.content) {
+            Ok(()) => {
+                moving.contributions.insert(from, stream);
+                self.reduce(out);
+            }
+            Err(Unfit::SpecsDiffer(spec)) => events.push_back(In::SpecsDiffer(attempt, from, spec)),
+            Err(Unfit::Broken) => events.push_back(In::StreamBroken(attempt, from)),
+        }
+    }
+
+    /// Takes what has waited for the newest attempt.
+    fn take_parked(&mut self, events: &mut VecDeque<In>, out: &mut Outbox<RoundsEffect<D>>) {
+        let Some(moving) = self.attempts.last() else { return };
+        let wanted = self.parked.take(moving.plan.attempt, |kind, from| moving.awaits(kind, from));
+        for (kind, stream) in wanted {
+            self.take(kind, stream, events, out);
+        }
+    }
+
+    /// Averages the own shards once everything is there.
+    fn reduce(&mut self, out: &mut Outbox<RoundsEffect<D>>) {
+        let Some(moving) = self.attempts.last_mut().filter(|moving| moving.may_reduce()) else { return };
+        let Some(publication) = moving.publication.clone() else { return };
+        if moving.plan.contributes() && self.contribution.is_none() {
+            return;
+        }
+        moving.reduces = true;
+        let plan = Arc::clone(&moving.plan);
+        let contributions = std::mem::take(&mut moving.contributions).into_values().collect();
+        let states = plan.owned_by(plan.me).into_iter().map(|shard| (shard, self.shards.state(shard))).collect();
+        out.push(RoundsEffect::Reduce(Box::new(Reduction { plan, publication, contributions, states })));
+    }
+
+    /// What an attempt that is not the newest reports is of no interest.
+    fn moved(&mut self, attempt: Attempt, moved: Moved<D>) -> Option<In> {
+        let moving = self.moving(attempt)?;
+        Some(match moved {
+            Moved::Reduced(reduced) => {
+                moving.parts.push(reduced.part);
+                moving.states.extend(reduced.states);
+                moving.rest = reduced.rest;
+                In::Reduced(attempt)
+            }
+            Moved::Parameters(owner, part) => {
+                moving.parts.push(part);
+                In::ParametersHeld(attempt, owner)
+            }
+            Moved::State(from, states) => {
+                moving.states.extend(states);
+                In::StateHeld(attempt, from)
+            }
+            Moved::Buffers(from, values) => {
+                moving.donated = Some(values);
+                In::BuffersHeld(attempt, from)
+            }
+            Moved::Broken(node) => In::StreamBroken(attempt, node),
+        })
+    }
+
+    fn act(&mut self, effect: Effect, events: &mut VecDeque<In>, out: &mut Outbox<RoundsEffect<D>>) {
+        match effect {
+            Effect::Send { to, frame } => out.push(RoundsEffect::Send { to, frame }),
+            Effect::Open(plan) => self.open(plan, events, out),
+            Effect::Publish(publication) => self.publish(publication, events, out),
+            Effect::Discard(attempt) => {
+                self.attempts.retain(|moving| moving.plan.attempt != attempt);
+                out.push(RoundsEffect::Discard(attempt));
+            }
+            Effect::Apply { attempt, outcome, members, began_in, votes, drained } => {
+                self.apply(attempt, outcome, Decision { began_in, votes, members, drained }, out);
+            }
+            Effect::Fail(error) => {
+                self.contribution = None;
+                out.push(RoundsEffect::Tell(ToAggregator::Failed(Failure::Round(error)).into()));
+            }
+            Effect::Stranded => {
+                out.push(RoundsEffect::Stranded);
+                out.push(RoundsEffect::Tell(membership::In::Stranded.into()));
+            }
+            Effect::Resigned(obeyed) => {
+                if obeyed {
+                    // The view that this node is admitted to may have the same number in another history.
+                    self.epoch = Epoch(0);
+                    out.push(RoundsEffect::Resigned);
+                }
+                out.push(RoundsEffect::Tell(membership::In::Resigned(obeyed).into()));
+            }
+            Effect::Stands(standing) => {
+                out.push(RoundsEffect::Returned);
+                out.push(RoundsEffect::Tell(membership::In::Decided(standing).into()));
+            }
+            Effect::Waiting(why) => out.push(RoundsEffect::Waiting(why)),
+        }
+    }
+
+    fn open(&mut self, plan: Arc<Plan>, events: &mut VecDeque<In>, out: &mut Outbox<RoundsEffect<D>>) {
+        self.parked.forget_below(plan.attempt);
+        out.push(RoundsEffect::Open(Arc::clone(&plan)));
+        if plan.contributes() && self.contribution.is_some() {
+            out.push_all(plan.other_owners().into_iter().map(|owner| RoundsEffect::Contribute(Arc::clone(&plan), owner)));
+        }
+        self.attempts.push(Moving::new(plan));
+        self.take_parked(events, out);
+    }
+
+    fn publish(&mut self, publication: Arc<Publication>, events: &mut VecDeque<In>, out: &mut Outbox<RoundsEffect<D>>) {
+        let Some(moving) = self.moving(publication.attempt) else { return };
+        moving.publish(Arc::clone(&publication));
+        let plan = Arc::clone(&moving.plan);
+        out.push(RoundsEffect::Publish(Arc::clone(&publication)));
+        if publication.moves_anchor {
+            for moved in publication.moves_from(plan.me) {
+                let states = moved.shards.iter().map(|shard| (*shard, self.shards.state(*shard))).collect();
+                let (plan, publication) = (Arc::clone(&plan), Arc::clone(&publication));
+                out.push(RoundsEffect::SendState { plan, publication, to: moved.to, states });
+            }
+        }
+        if let Some(donation) = publication.donation.as_ref().filter(|donation| donation.donor == plan.me) {
+            let values = donation.values;
+            out.push_all(donation.joiners.iter().map(|to| RoundsEffect::SendBuffers { plan: Arc::clone(&plan), to: *to, values }));
+        }
+        self.take_parked(events, out);
+        self.reduce(out);
+    }
+
+    fn apply(&mut self, attempt: Attempt, outcome: Outcome, decision: Decision, out: &mut Outbox<RoundsEffect<D>>) {
+        let Decision { began_in, votes, members, drained } = decision;
+        let decided = std::mem::take(&mut self.attempts).into_iter().find(|moving| moving.plan.attempt == attempt);
+        let complete = decided.and_then(|moving| {
+            let Moving { plan, publication, parts, states, donated, rest, .. } = moving;
+            let values = D::assemble(parts, plan.layout.elements())?;
+            Some((plan, publication?, values, states, donated, rest))
+        });
+        let Some((plan, publication, values, states, donated, rest)) = complete else {
+            return out.push(RoundsEffect::Tell(ToAggregator::Failed(Failure::DataMissing(outcome.round)).into()));
+        };
+        self.shards.install(&plan, &publication, self.parameters, &values, states);
+        let outcome = Arc::new(outcome);
+        out.push(RoundsEffect::Applied(Box::new(Applied {
+            plan,
+            publication,
+            outcome: Arc::clone(&outcome),
+            members: Arc::clone(&members),
+            began_in,
+            votes,
+            drained,
+            values: values.clone(),
+            contribution: self.contribution.take(),
+            rest,
+        })));
+        self.tell_decided(&outcome, out);
+        let decided = Decided { outcome, members, values, donated, drained };
+        out.push(RoundsEffect::Tell(ToAggregator::Decided(Box::new(decided)).into()));
+    }
+
+    /// Tells the gossip peer and the membership what a decided round means for them.
+    fn tell_decided(&mut self, outcome: &Outcome, out: &mut Outbox<RoundsEffect<D>>) {
+        let round = outcome.round.next();
+        let (view, lineage) = (outcome.view.clone(), outcome.lineage);
+        let another = view.epoch() != self.epoch || outcome.order != self.order;
+        if another || outcome.spec.kind == RoundKind::Found {
+            self.epoch = view.epoch();
+            self.order.clone_from(&outcome.order);
+            out.push(RoundsEffect::Tell(ToGossip::View(view.clone(), lineage, round, outcome.order.clone()).into()));
+        } else {
+            out.push(RoundsEffect::Tell(ToGossip::Round(round).into()));
+        }
+        if outcome.retained != self.retained {
+            self.retained.clone_from(&outcome.retained);
+            out.push(RoundsEffect::Tell(membership::In::Retained(outcome.retained.clone()).into()));
+        }
+        out.push(RoundsEffect::Tell(membership::In::Decided(outcome.standing()).into()));
+    }
+}

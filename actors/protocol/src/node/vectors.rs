@@ -1,0 +1,223 @@
+//! Nodes whose values are small vectors: real sums, and streams that arrive as a whole or not at all. For simulations and tests.
+
+use super::attempt::{Applied, Reduced, Reduction};
+use super::data::{Arrived, Data};
+use super::mail::{Mail, Moved};
+use super::rounds::{RoundsEffect, RoundsPart};
+use crate::algorithm::WireType;
+use crate::coordinator::{Attempt, Plan, RoundKind};
+use crate::ident::{NodeId, ShardId};
+use crate::machine::Identity;
+use crate::wire::{self, Bulk, Frame};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// `β` of every simulated run.
+pub const BETA: f64 = 0.5;
+
+/// Values of a model: float64, so that what an oracle computes is what every node must hold, bit by bit.
+pub type Values = Arc<Vec<f64>>;
+
+/// Values of shards.
+pub type Pieces = BTreeMap<ShardId, Vec<f64>>;
+
+/// The kind of values that simulated nodes move.
+#[derive(Clone, Copy, Debug)]
+pub enum Vectors {}
+
+/// Anchor and slow momentum of one shard.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// Parameters after the last slow step.
+    pub anchor: Vec<f64>,
+    /// Slow momentum.
+    pub momentum: Vec<f64>,
+}
+
+/// What a node contributes to a round.
+#[derive(Clone, Debug, Default)]
+pub struct Contribution {
+    /// The push-sum weight.
+    pub weight: f64,
+    /// The values.
+    pub values: Values,
+    /// The base optimizer's buffers for whoever joins.
+    pub buffers: Values,
+    /// The positions of the sample stream that it used since the round before.
+    pub used: Vec<(u64, u64)>,
+}
+
+/// The values of a stream.
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// Values of shards: a contribution to them, or what became of them.
+    Pieces(Pieces),
+    /// State of shards.
+    States(BTreeMap<ShardId, State>),
+    /// A donor's buffers of the base optimizer, or a gossip message: the numerators that go with its weight.
+    Values(Values),
+}
+
+/// A bulk stream.
+pub type Stream = Arrived<Body>;
+
+impl Data for Vectors {
+    type Contribution = Contribution;
+    type Frozen = Values;
+    type Part = Pieces;
+    type Values = Values;
+    type State = State;
+    type Stream = Body;
+    type Rest = ();
+
+    fn assemble(parts: Vec<Pieces>, elements: usize) -> Option<Values> {
+        let pieces: Pieces = parts.into_iter().flatten().collect();
+        let values: Vec<f64> = pieces.into_values().flatten().collect();
+        (values.len() == elements).then(|| Arc::new(values))
+    }
+
+    fn renew_anchor(state: &mut State, values: &Values, range: Range<usize>) {
+        state.momentum.resize(range.len(), 0.0);
+        state.anchor = values[range].to_vec();
+    }
+}
+
+/// `x̄ → (parameters, momentum)`: the slow step on one value (algorithm section 4, `α = 1`).
+#[must_use]
+pub fn slow_step(average: f64, anchor: f64, momentum: f64, gamma: f64) -> (f64, f64) {
+    let next = BETA * momentum + (anchor - average) / gamma;
+    (anchor - gamma * next, next)
+}
+
+/// The exact average of numerators over push-sum weights, in the order given (algorithm section 3).
+#[must_use]
+pub fn average(pieces: &[(f64, &[f64])]) -> Vec<f64> {
+    let weight: f64 = pieces.iter().map(|(weight, _)| weight).sum();
+    let mut sum: Vec<f64> = pieces.first().map(|(_, values)| values.to_vec()).unwrap_or_default();
+    for (_, piece) in pieces.iter().skip(1) {
+        sum.iter_mut().zip(*piece).for_each(|(sum, value)| *sum += value);
+    }
+    sum.iter_mut().for_each(|sum| *sum /= weight);
+    sum
+}
+
+/// What came of an effect.
+#[derive(Debug)]
+pub enum Done {
+    /// A control frame leaves.
+    Frame(NodeId, Frame),
+    /// Another part is told something.
+    Tell(Mail<Vectors>),
+    /// A stream leaves.
+    Stream(NodeId, Stream),
+    /// The movements of an attempt report, once the work is done.
+    Report(Attempt, Moved<Vectors>),
+    /// A round is applied.
+    Applied(Box<Applied<Vectors>>),
+    /// This node belongs to no view any more.
+    Resigned,
+    /// A round was decided whose data this node does not hold.
+    Stranded,
+    /// Why no round is decided now.
+    Waiting(Option<String>),
+}
+
+/// Carries out an effect of a node's rounds.
+pub fn carry_out(part: &mut RoundsPart<Vectors>, identity: Identity, effect: RoundsEffect<Vectors>) -> Vec<Done> {
+    let stream = |plan: &Plan, to, content, body| Done::Stream(to, Stream { header: identity.header(plan.place), content, stream: body });
+    match effect {
+        RoundsEffect::Send { to, frame } => vec![Done::Frame(to, frame)],
+        RoundsEffect::Tell(mail) => vec![Done::Tell(mail)],
+        RoundsEffect::Contribute(plan, owner) => {
+            let Some(own) = part.contribution() else { return Vec::new() };
+            let content = wire::Contribution { spec: plan.spec, weight: own.weight, wire: WireType::Float32 };
+            vec![stream(&plan, owner, Bulk::Contribution(content), Body::Pieces(cut(&plan, owner, own)))]
+        }
+        RoundsEffect::SendState { plan, to, states, .. } => {
+            vec![stream(&plan, to, Bulk::State, Body::States(states.into_iter().collect()))]
+        }
+        RoundsEffect::SendBuffers { plan, to, .. } => {
+            let Some(buffers) = part.contribution().map(|own| own.buffers.clone()) else { return Vec::new() };
+            vec![stream(&plan, to, Bulk::Buffers, Body::Values(buffers))]
+        }
+        RoundsEffect::Reduce(reduction) => {
+            let Reduction { plan, publication, .. } = &*reduction;
+            let Some((made, states)) = reduce(&reduction, part.contribution().map(|own| &*own)) else {
+                return vec![Done::Report(plan.attempt, Moved::Broken(plan.me))];
+            };
+            let mut done = Vec::new();
+            for receiver in publication.receivers.iter().filter(|receiver| **receiver != plan.me) {
+                done.push(stream(plan, *receiver, Bulk::Parameters, Body::Pieces(made.clone())));
+            }
+            if publication.renews_anchor {
+                for moved in publication.moves_from(plan.me) {
+                    let state = |shard: &ShardId| Some((*shard, states.get(shard)?.clone()));
+                    done.push(stream(plan, moved.to, Bulk::State, Body::States(moved.shards.iter().filter_map(state).collect())));
+                }
+            }
+            let reduced = Reduced { part: made, states: states.into_iter().collect(), rest: () };
+            done.push(Done::Report(plan.attempt, Moved::Reduced(reduced)));
+            done
+        }
+        RoundsEffect::Read { plan, stream, .. } => {
+            let from = stream.header.sender;
+            let moved = match (stream.content, stream.stream) {
+                (Bulk::Parameters, Body::Pieces(values)) => Moved::Parameters(from, values),
+                (Bulk::State, Body::States(states)) => Moved::State(from, states.into_iter().collect()),
+                (Bulk::Buffers, Body::Values(buffers)) => Moved::Buffers(from, buffers),
+                _ => Moved::Broken(from),
+            };
+            vec![Done::Report(plan.attempt, moved)]
+        }
+        RoundsEffect::Applied(applied) => vec![Done::Applied(applied)],
+        RoundsEffect::Resigned => vec![Done::Resigned],
+        RoundsEffect::Stranded => vec![Done::Stranded],
+        RoundsEffect::Waiting(why) => vec![Done::Waiting(why)],
+        // What was sent travels on, and what of it arrives late counts for nothing.
+        RoundsEffect::Returned
+        | RoundsEffect::Open(_)
+        | RoundsEffect::Publish(_)
+        | RoundsEffect::Discard(_)
+        | RoundsEffect::Refused(..) => Vec::new(),
+    }
+}
+
+/// What a contribution has for the shards of an owner.
+fn cut(plan: &Plan, owner: NodeId, own: &Contribution) -> Pieces {
+    plan.owned_by(owner).into_iter().map(|shard| (shard, own.values[plan.layout.range(shard)].to_vec())).collect()
+}
+
+/// What becomes of the own shards, and their state where a slow step makes it; `None` if the state of one is missing.
+fn reduce(reduction: &Reduction<Vectors>, own: Option<&Contribution>) -> Option<(Pieces, BTreeMap<ShardId, State>)> {
+    let Reduction { plan, publication, contributions, states } = reduction;
+    let mut contributed = BTreeMap::new();
+    if let Some(own) = own.filter(|_| plan.contributes()) {
+        contributed.insert(plan.me, (own.weight, cut(plan, plan.me, own)));
+    }
+    for stream in contributions {
+        if let (Bulk::Contribution(wire::Contribution { weight, .. }), Body::Pieces(pieces)) = (&stream.content, &stream.stream) {
+            contributed.insert(stream.header.sender, (*weight, pieces.clone()));
+        }
+    }
+    let (mut made, mut next_states) = (Pieces::new(), BTreeMap::new());
+    for (shard, before) in states {
+        let pieces = contributed.values().filter_map(|(weight, pieces)| Some((*weight, pieces.get(shard)?.as_slice())));
+        let mut values = average(&pieces.collect::<Vec<_>>());
+        if plan.spec.kind == RoundKind::Slow {
+            let mut momentum = vec![0.0; values.len()];
+            if !publication.lost.contains(shard) {
+                if before.anchor.len() != values.len() {
+                    return None;
+                }
+                for (index, value) in values.iter_mut().enumerate() {
+                    let gamma = f64::from(plan.spec.gamma);
+                    (*value, momentum[index]) = slow_step(*value, before.anchor[index], before.momentum[index], gamma);
+                }
+            }
+            next_states.insert(*shard, State { anchor: values.clone(), momentum });
+        }
+        made.insert(*shard, values);
+    }
+    Some((made, next_states))
+}

@@ -1,0 +1,45 @@
+//! The values of a real node, as its parts name them, and messages as its mailboxes hold them.
+
+use crate::buffers::{Assembled, Frozen};
+use crate::context::Credit;
+use crate::coordinator::{Contributed, Left, ShardState};
+use crate::ports::transport::BulkReceiver;
+use slowmo_protocol::node::{self, Data};
+use std::ops::Range;
+
+/// Buffers of float32, and streams that are read while they arrive.
+#[derive(Debug)]
+pub enum Buffers {}
+
+impl Data for Buffers {
+    type Contribution = Contributed;
+    type Frozen = Frozen;
+    type Part = Assembled;
+    type Values = Assembled;
+    type State = ShardState;
+    type Stream = Box<dyn BulkReceiver>;
+    type Rest = Left;
+
+    fn assemble(parts: Vec<Assembled>, elements: usize) -> Option<Assembled> {
+        let mut values = Assembled::default();
+        parts.into_iter().for_each(|part| values.extend(part));
+        values.covers(elements).then_some(values)
+    }
+
+    fn renew_anchor(state: &mut ShardState, values: &Assembled, range: Range<usize>) {
+        state.anchor = Assembled::default();
+        values.pieces_within(range).for_each(|(start, chunk)| state.anchor.insert(start, chunk.clone()));
+    }
+}
+
+/// A bulk stream with its decoded header.
+pub type Arrived = node::Arrived<Box<dyn BulkReceiver>>;
+
+/// A message to a part of the node, with the credit of the network event that it is, if it is one.
+#[derive(Debug)]
+pub struct Told<M> {
+    /// What.
+    pub message: M,
+    /// Given back when the message has been handled.
+    pub credit: Option<Credit>,
+}
