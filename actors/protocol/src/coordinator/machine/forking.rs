@@ -1,4 +1,4 @@
-//! Survivors: after a while without a quorum, the leader of the members that it reaches starts a new history whose voters are those.
+//! Survivors: after a while in which no quorum answers, the leader of the members that it reaches starts a new history whose voters are those.
 //!
 //! ```text
 //!   leader                         the others that it reaches
@@ -25,12 +25,12 @@ impl Coordinator {
     /// Starts a history without a quorum, once it was waited for long enough, or nobody is left to wait for.
     pub(super) fn fork_when_due(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let contributed = self.deciding.as_ref().is_some_and(|deciding| !deciding.contributed.is_empty() && deciding.decided.is_none());
-        if !contributed || self.quorum_lives() || !self.may_fork() {
+        if !contributed || !self.may_fork() {
             self.timers.stop(Timer::Fork);
             return self.with_deciding(|deciding| deciding.fork_due = false);
         }
         let due = self.deciding.as_ref().is_some_and(|deciding| deciding.fork_due);
-        if due || self.missing_voters_ended() {
+        if due || (!self.quorum_lives() && self.missing_voters_ended()) {
             return self.fork(now, out);
         }
         self.timers.start(Timer::Fork, now.after(self.settings.fork_after));
