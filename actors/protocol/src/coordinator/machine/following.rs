@@ -55,7 +55,7 @@ impl Coordinator {
             return self.answer_late(&header, &message, out);
         }
         if header.lineage != place.lineage {
-            return;
+            return self.follow_fork(&header, message);
         }
         if header.round > place.round {
             return self.receive_early(header, message, now, out);
@@ -67,7 +67,8 @@ impl Coordinator {
 
     /// A frame of the round under way.
     fn take(&mut self, header: &Header, message: Message, now: Instant, out: &mut Outbox<Effect>) {
-        let of_leader = header.sender == header.term.node;
+        // Another start of a voter's node may speak as a joiner, and leads nothing.
+        let of_leader = header.sender == header.term.node && self.is_from_voter(header);
         match message {
             Message::Contribute(contributed) => self.note_contribution(header.sender, contributed, now, out),
             Message::Attempt(draft) if of_leader => self.receive_attempt(header, &draft, now, out),
