@@ -9,14 +9,13 @@ pub mod training;
 
 pub use gossip::GossipPart;
 pub use membership::{Heard, MembershipPart};
-pub use movement::{BETA, average, slow_step};
 pub use rounds::{RoundsPart, STREAMS_PARKED_MAX};
 pub use training::{Doing, GAMMA, TrainingPart};
 
 use super::config::Config;
 use super::mail::{Mail, Part, ToAggregator, ToGossip, ToMembership, ToRounds, Wish};
 use aggregator::AggregatorPart;
-use slowmo_protocol::algorithm::Base;
+use slowmo_protocol::algorithm::{Base, OuterOptimizer};
 use slowmo_protocol::gossip_peer::{self, Waits};
 use slowmo_protocol::ident::{ClusterId, NodeId};
 use slowmo_protocol::machine::Identity;
@@ -61,7 +60,7 @@ impl Node {
                 liveness_settings(identity, config),
                 round_trip,
             ),
-            rounds: RoundsPart::new(rounds_settings(identity, config), rates(start.node, config)),
+            rounds: RoundsPart::new(rounds_settings(identity, config), optimizer(config), rates(start.node, config)),
             gossip: GossipPart::new(identity, config.algorithm, waits(config)),
             aggregator: AggregatorPart::new(gossips, config.waits.round),
             training: TrainingPart::new(start.node, start.incarnation, config),
@@ -145,6 +144,11 @@ fn rounds_settings(identity: Identity, config: &Config) -> coordinator::Settings
         grace: Span(config.waits.grace.0.min(config.waits.round.0 / 2)),
         round_timeout: config.waits.round,
     }
+}
+
+/// Where there is no slow step, any will do.
+fn optimizer(config: &Config) -> OuterOptimizer {
+    config.algorithm.outer.map_or(OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.0 }, |outer| outer.optimizer)
 }
 
 fn waits(config: &Config) -> Waits {

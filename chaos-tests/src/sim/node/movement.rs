@@ -1,20 +1,30 @@
 //! The data movements of one attempt in a simulated node: who has sent what, the sums, the slow step, what a round leaves behind.
 
 use crate::sim::mail::{Content, Contribution, Movement, State, Stream, Values};
+use slowmo_protocol::algorithm::OuterOptimizer;
 use slowmo_protocol::coordinator::{Attempt, Outcome, Plan, Publication, RoundKind};
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::trace::{Held, digest_values};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// `β` of every simulated run.
-pub const BETA: f64 = 0.5;
-
-/// `x̄ → (parameters, momentum)`: the slow step on one value (algorithm section 4, `α = 1`).
-#[must_use]
-pub fn slow_step(average: f64, anchor: f64, momentum: f64, gamma: f64) -> (f64, f64) {
-    let next = BETA * momentum + (anchor - average) / gamma;
-    (anchor - gamma * next, next)
+/// `x̄ → (parameters, momentum)`: the slow step on one value.
+fn slow_step(optimizer: OuterOptimizer, average: f64, anchor: f64, momentum: f64, gamma: f64) -> (f64, f64) {
+    let change = anchor - average;
+    match optimizer {
+        OuterOptimizer::SlowMo { alpha, beta } => {
+            let next = f64::from(beta) * momentum + change / gamma;
+            (anchor - f64::from(alpha) * gamma * next, next)
+        }
+        OuterOptimizer::Nesterov { eta, mu } => {
+            let next = f64::from(mu) * momentum + change;
+            (anchor - f64::from(eta) * (change + f64::from(mu) * next), next)
+        }
+        OuterOptimizer::BmufNbm { eta, mu } => {
+            let next = f64::from(mu) * momentum + f64::from(eta) * change;
+            (anchor - next - f64::from(mu) * next, next)
+        }
+    }
 }
 
 /// The exact average of numerators over push-sum weights, in the order given (algorithm section 3).
@@ -124,7 +134,7 @@ impl Moving {
     }
 
     /// Averages the own shards once every contribution is there and it is known which shards nobody had; whether it did so now.
-    pub fn reduce(&mut self, parked: &Parked, own: Option<&Contribution>, shards: &Shards) -> bool {
+    pub fn reduce(&mut self, parked: &Parked, own: Option<&Contribution>, shards: &Shards, optimizer: OuterOptimizer) -> bool {
         let plan = Arc::clone(&self.plan);
         let Some(publication) = self.publication.as_ref().filter(|_| self.reduced.is_none() && plan.owns()) else { return false };
         let mut reduced = BTreeMap::new();
@@ -139,7 +149,7 @@ impl Moving {
                 if let Some(state) = state {
                     for (index, value) in values.iter_mut().enumerate() {
                         let gamma = f64::from(plan.spec.gamma);
-                        (*value, next[index]) = slow_step(*value, state.anchor[index], state.momentum[index], gamma);
+                        (*value, next[index]) = slow_step(optimizer, *value, state.anchor[index], state.momentum[index], gamma);
                     }
                 }
                 momentum = Some(next);

@@ -5,6 +5,7 @@ use super::movement::{Applied, Moving, Parked, Shards};
 use crate::sim::mail::{
     Contribution, Failure, Mail, Movement, RoundDecided, Stream, ToAggregator, ToGossip, ToMembership, ToRounds, Values, Wish,
 };
+use slowmo_protocol::algorithm::OuterOptimizer;
 use slowmo_protocol::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings, Votes};
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round};
 use slowmo_protocol::machine::{Identity, Machine, Outbox};
@@ -30,6 +31,7 @@ pub struct RoundsPart {
     order: Vec<NodeId>,
     retained: Vec<Member>,
     copies_buffers: bool,
+    optimizer: OuterOptimizer,
     rates: Vec<slowmo_protocol::topology::Rate>,
     /// How long what this node computes or writes takes, in microseconds.
     pub work: u64,
@@ -43,7 +45,7 @@ pub struct RoundsPart {
 
 impl RoundsPart {
     /// A coordinator without a view.
-    pub fn new(settings: Settings, rates: Vec<slowmo_protocol::topology::Rate>) -> Self {
+    pub fn new(settings: Settings, optimizer: OuterOptimizer, rates: Vec<slowmo_protocol::topology::Rate>) -> Self {
         let start = Start { node: settings.identity.node, incarnation: settings.identity.incarnation };
         let copies_buffers = settings.copies_buffers.is_some();
         Self {
@@ -57,6 +59,7 @@ impl RoundsPart {
             order: Vec::new(),
             retained: Vec::new(),
             copies_buffers,
+            optimizer,
             rates,
             work: 0,
             after: None,
@@ -211,7 +214,7 @@ impl RoundsPart {
         let Some(moving) = self.moving.last_mut() else { return };
         let (attempt, header) = (moving.plan.attempt, moving.plan.place);
         let header = identity(self.start).header(header);
-        if moving.reduce(&self.parked, self.contributed.as_ref(), &self.shards) {
+        if moving.reduce(&self.parked, self.contributed.as_ref(), &self.shards, self.optimizer) {
             for (to, content) in moving.published(self.start.node) {
                 wishes.push(Wish::Stream(to, Box::new(Stream { header, content })));
             }

@@ -90,3 +90,15 @@ fn joiners_hear_that_the_data_of_earlier_terms_may_go() {
     let again = leader.tell(In::PeerUp(NodeId(9)));
     assert!(told(&again, |message| matches!(message, Message::Closed)), "{again:?}");
 }
+
+#[test]
+fn a_voter_that_was_left_out_asks_whoever_is_ahead() {
+    let mut voter = Leader::of(&[1, 2, 3], 3);
+    let all = crate::view::tests::view(&[1, 2, 3, 9]);
+    voter.view = all;
+    let place = Place { round: Round(7), term: Term { counter: 1, node: NodeId(9) }, ..voter.machine.place() };
+    let asks = |effects: &[Effect]| says(effects, |message| matches!(message, Message::Learn));
+    // Node 9 joined while nobody reached node 3, and leads by now.
+    assert!(asks(&voter.hear_at(9, place, Message::Prepare)));
+    assert!(!asks(&voter.hear_at(9, place, Message::Prepare)), "once a round");
+}
