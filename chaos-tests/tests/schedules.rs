@@ -12,13 +12,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// What fails still, and the rule that each breaks. Once one is mended its file moves out of the folder `failing`.
-const FAILING: [(&str, &str); 5] = [
-    ("a-bootstrap-in-circles-7700000798", "progress"),
-    ("a-founder-starts-again-351", "progress"),
-    ("a-node-that-does-not-come-back-24022", "progress"),
-    ("fresh-weights-win", "progress"),
-    ("samples-never-used-25033", "samples_once"),
-];
+const FAILING: [(&str, &str); 3] =
+    [("a-bootstrap-in-circles-7700000798", "progress"), ("a-founder-starts-again-351", "progress"), ("fresh-weights-win", "progress")];
 
 /// Seeds whose schedules are written and read.
 const SEEDS: u64 = 200;
@@ -90,23 +85,11 @@ fn a_seed_and_its_schedule_are_the_same_run() {
 }
 
 #[test]
-fn more_kinds_of_faults_leave_the_usual_ones_as_they_are() {
-    let mut widened = 0;
+fn what_a_swarm_draws_is_written_and_read() {
     for seed in 0..SEEDS {
-        let usual = generator::draw(seed, &(1..=8), Kinds::Usual);
-        let wide = generator::draw(seed, &(1..=8), Kinds::Wide);
-        widened += u64::from(usual.faults != wide.faults);
-        let mut narrowed = wide.faults.clone();
-        narrowed.retain(|timed| !matches!(timed.act, Act::KillHolders { .. }));
-        for timed in &mut narrowed {
-            if let Act::Start { node, .. } = timed.act {
-                timed.act = Act::start(node);
-            }
-        }
-        assert_eq!(narrowed, usual.faults, "seed {seed}");
-        assert_eq!(Schedule::parse(&wide.text().unwrap(), "a schedule").unwrap(), wide, "seed {seed}");
+        let drawn = generator::draw(seed, &(1..=8), Kinds::Swarm);
+        assert_eq!(Schedule::parse(&drawn.text().unwrap(), "a schedule").unwrap(), drawn, "seed {seed}");
     }
-    assert!(widened > SEEDS / 4, "{widened}");
 }
 
 #[test]

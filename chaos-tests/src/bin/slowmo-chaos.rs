@@ -2,7 +2,6 @@
 
 use clap::{Parser, Subcommand};
 use slowmo_chaos::invariants::Verdict;
-use slowmo_chaos::sim::generator::Kinds;
 use slowmo_chaos::sim::schedule::Schedule;
 use slowmo_chaos::sim::search::{self, Search};
 use slowmo_chaos::sim::shrink::{self, Shortest};
@@ -68,16 +67,14 @@ struct Sim {
     /// Write the schedule of the run that failed, or of the only one, to this file: with no more faults than it takes to fail.
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Draw more kinds of faults: restarts with the settings of a founder, clocks that step back, all holders of a shard killed.
-    #[arg(long)]
-    wide: bool,
     /// Once the faults are over, those who live must go on without those who do not, within so many milliseconds.
     #[arg(long, value_name = "MILLISECONDS")]
     goes_on_within: Option<u64>,
     /// Threads; as many as there are cores if it is not given.
     #[arg(long)]
     threads: Option<usize>,
-    /// Go on after the first failure, and list all.
+    /// Every kind of fault: each seed draws which of them there are. At the end those who live go on without the dead. Lists every
+    /// failure, and counts which faults, rules and frames were seen: too few of any is a failure too.
     #[arg(long)]
     all: bool,
     /// Print, for every message and phase of a round, under how many kinds of faults they met.
@@ -112,14 +109,11 @@ fn main() -> anyhow::Result<ExitCode> {
         return files(&arguments, look);
     }
     let begun = Instant::now();
-    let search = Search {
-        seeds: arguments.first_seed..arguments.first_seed.saturating_add(arguments.seeds),
-        nodes: arguments.nodes.clone(),
-        threads: arguments.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
-        all: arguments.all,
-        kinds: if arguments.wide { Kinds::Wide } else { Kinds::Usual },
-        goes_on_within: arguments.goes_on_within.map(Span::from_millis),
-    };
+    let seeds = arguments.first_seed..arguments.first_seed.saturating_add(arguments.seeds);
+    let nodes = arguments.nodes.clone();
+    let mut search = if arguments.all { Search::swarm(seeds, nodes) } else { Search::usual(seeds, nodes) };
+    search.threads = arguments.threads.unwrap_or(search.threads);
+    search.goes_on_within = arguments.goes_on_within.map(Span::from_millis);
     if arguments.verbose || (arguments.seeds == 1 && (look.keeps_trace || arguments.write.is_some())) {
         let mut schedule = search.schedule(arguments.first_seed);
         schedule.what = drawn(&arguments, arguments.first_seed);
@@ -138,10 +132,16 @@ fn main() -> anyhow::Result<ExitCode> {
     if arguments.coverage {
         print!("{}", found.coverage.table());
     }
+    let mut missed = Vec::new();
     if arguments.all {
+        print!("{}", found.counters.table());
         for (seed, violation) in &found.failures {
             println!("seed {seed}: {} at {} ms: {}", violation.invariant, violation.at.0 / 1000, violation.what);
         }
+        missed = found.counters.missed();
+    }
+    if !missed.is_empty() {
+        println!("too seldom seen: {}", missed.join(", "));
     }
     match found.failures.first() {
         Some((first, _)) => {
@@ -149,7 +149,8 @@ fn main() -> anyhow::Result<ExitCode> {
             schedule.what = drawn(&arguments, *first);
             show(&arguments, sim::run(&schedule, look))
         }
-        None => Ok(ExitCode::SUCCESS),
+        None if missed.is_empty() => Ok(ExitCode::SUCCESS),
+        None => Ok(ExitCode::FAILURE),
     }
 }
 
@@ -178,7 +179,7 @@ fn files(arguments: &Sim, look: Look) -> anyhow::Result<ExitCode> {
 /// Where a schedule came from.
 fn drawn(arguments: &Sim, seed: u64) -> String {
     let (from, to) = (arguments.nodes.start(), arguments.nodes.end());
-    format!("Drawn from seed {seed}, for {from} to {to} nodes{}.", if arguments.wide { ", with all kinds of faults" } else { "" })
+    format!("Drawn from seed {seed}, for {from} to {to} nodes{}.", if arguments.all { ", with kinds of faults that it drew" } else { "" })
 }
 
 #[cfg(feature = "virtual-time")]
@@ -264,8 +265,8 @@ fn again(arguments: &Sim, seed: u64) -> String {
     }
     let (from, to) = (arguments.nodes.start(), arguments.nodes.end());
     let mut again = format!("--first-seed {seed} --seeds 1 --nodes {from}..{to}");
-    if arguments.wide {
-        again.push_str(" --wide");
+    if arguments.all {
+        again.push_str(" --all");
     }
     if let Some(within) = arguments.goes_on_within {
         again.push_str(&format!(" --goes-on-within {within}"));

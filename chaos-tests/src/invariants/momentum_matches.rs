@@ -2,14 +2,15 @@
 
 use super::history::{Contribution, Known};
 use super::{Checked, History, Invariant};
+use slowmo_protocol::algorithm::OuterOptimizer;
 use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::shards::Layout;
 use slowmo_protocol::trace::{Decided, Event, Held, Line, Place};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// `β` of every run whose trace has values.
-const BETA: f64 = 0.5;
+/// Of runs that do not say what takes the slow step.
+const OPTIMIZER: OuterOptimizer = OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.5 };
 
 /// What one process would have after a round.
 #[derive(Clone, Debug, Default)]
@@ -79,10 +80,11 @@ impl MomentumMatches {
             before.map_or_else(|| (values.clone(), vec![0.0; values.len()]), |state| (state.anchor.clone(), state.momentum.clone()));
         let lost = self.lost(decided, history)?;
         if decided.kind == RoundKind::Slow {
+            let optimizer = history.setup().and_then(|setup| setup.optimizer).unwrap_or(OPTIMIZER);
             let layout = Layout::new(values.len());
             for shard in layout.shards() {
                 for index in layout.range(shard) {
-                    let step = || slow_step(values[index], anchor[index], momentum[index], f64::from(decided.gamma));
+                    let step = || slow_step(optimizer, values[index], anchor[index], momentum[index], f64::from(decided.gamma));
                     (values[index], momentum[index]) = if lost.contains(&shard) { (values[index], 0.0) } else { step() };
                 }
             }
@@ -134,10 +136,23 @@ fn average(contributions: &[(f64, &[f64])]) -> Vec<f64> {
     (0..elements).map(|index| sum(index) / weight).collect()
 }
 
-/// `u ← βu + (o − x̄)/γ; o ← o − γu` on one value: the parameter and its momentum (algorithm section 4, `α = 1`).
-fn slow_step(average: f64, anchor: f64, momentum: f64, gamma: f64) -> (f64, f64) {
-    let next = BETA * momentum + (anchor - average) / gamma;
-    (anchor - gamma * next, next)
+/// The slow step on one value, as the papers have it: the parameter and its momentum.
+fn slow_step(optimizer: OuterOptimizer, average: f64, anchor: f64, momentum: f64, gamma: f64) -> (f64, f64) {
+    let change = anchor - average;
+    match optimizer {
+        OuterOptimizer::SlowMo { alpha, beta } => {
+            let next = f64::from(beta) * momentum + change / gamma;
+            (anchor - f64::from(alpha) * gamma * next, next)
+        }
+        OuterOptimizer::Nesterov { eta, mu } => {
+            let next = f64::from(mu) * momentum + change;
+            (anchor - f64::from(eta) * (change + f64::from(mu) * next), next)
+        }
+        OuterOptimizer::BmufNbm { eta, mu } => {
+            let next = f64::from(mu) * momentum + f64::from(eta) * change;
+            (anchor - next - f64::from(mu) * next, next)
+        }
+    }
 }
 
 fn matches(held: &Held, state: &State, layout: Layout) -> bool {

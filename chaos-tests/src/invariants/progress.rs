@@ -7,6 +7,9 @@ use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{Event, Line, Start};
 use std::collections::BTreeMap;
 
+/// Why it says nothing of a run.
+const UNFINISHED: &str = "the run ended before it had time to recover";
+
 /// Everybody who lives contributes to a decided round of the history that goes on.
 #[derive(Default)]
 pub struct Progress {
@@ -41,9 +44,6 @@ impl Invariant for Progress {
             return Ok(Checked::NotShown("the faults never ended"));
         };
         let by = quiet.after(setup.recovers_within);
-        if history.now() < by {
-            return Ok(Checked::NotShown("the run ended before it had time to recover"));
-        }
         let waits: Vec<Start> = history.living().iter().copied().filter(|start| !self.drained.contains(start)).collect();
         if waits.is_empty() {
             return Ok(Checked::Times(1));
@@ -56,13 +56,20 @@ impl Invariant for Progress {
             return Ok(Checked::NotShown("a quorum of the voters has ended: the others wait for an operator"));
         }
         let within = setup.recovers_within.as_millis();
+        let recovers = history.now() < by;
         if self.first.is_none_or(|first| first > by) {
+            if recovers {
+                return Ok(Checked::NotShown(UNFINISHED));
+            }
             return Err(format!("no round was decided within {within} ms after the faults; {waits:?} live"));
         }
         let lineage = history.furthest().map(|known| known.decided.place.lineage);
         for start in &waits {
             let here = history.applied(*start).map(|(place, _)| place.lineage);
             if !self.contributed.contains_key(start) || here != lineage {
+                if recovers {
+                    return Ok(Checked::NotShown(UNFINISHED));
+                }
                 return Err(format!("{} does not contribute {within} ms after the faults", start.node));
             }
         }

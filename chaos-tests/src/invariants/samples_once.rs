@@ -1,13 +1,19 @@
 //! 10. Every sample of an epoch is used exactly once per decided history (elastic sampler).
 
 use super::{Checked, History, Invariant};
-use slowmo_protocol::trace::{Event, Line, Place};
+use slowmo_protocol::trace::{Event, Line, Place, Start};
 use std::collections::BTreeMap;
 
 /// The samples that decided contributions used, by round.
 #[derive(Default)]
 pub struct SamplesOnce {
-    used: BTreeMap<Place, Vec<(u64, u64)>>,
+    used: BTreeMap<Place, Used>,
+}
+
+struct Used {
+    ranges: Vec<(u64, u64)>,
+    /// The lowest sample that the round dealt. The lowest member gets it, so it is known where that one contributed.
+    first: Option<u64>,
 }
 
 impl Invariant for SamplesOnce {
@@ -21,11 +27,13 @@ impl Invariant for SamplesOnce {
             return Ok(());
         }
         let decided = &known.decided;
-        let of = |node: &_| decided.members.iter().find(|start| start.node == *node);
+        let contributes = |start: &&Start| decided.contributors.contains(&start.node);
         let contribution = |start: &_| history.contribution(*start, decided.began_in, decided.place.round);
-        let contributions = decided.contributors.iter().filter_map(of).filter_map(contribution);
-        let used: Vec<(u64, u64)> = contributions.flat_map(|contribution| contribution.samples.iter().copied()).collect();
-        self.used.insert(decided.place, used);
+        let contributions = decided.members.iter().filter(contributes).filter_map(contribution);
+        let ranges: Vec<(u64, u64)> = contributions.flat_map(|contribution| contribution.samples.iter().copied()).collect();
+        let lowest = decided.members.iter().min().filter(contributes).and_then(contribution);
+        let first = lowest.and_then(|contribution| contribution.samples.iter().map(|(from, _)| *from).min());
+        self.used.insert(decided.place, Used { ranges, first });
         Ok(())
     }
 
@@ -34,18 +42,23 @@ impl Invariant for SamplesOnce {
             return Ok(Checked::NotShown("this run follows no elastic sampler"));
         }
         let Some(last) = history.furthest() else { return Ok(Checked::Times(0)) };
-        let (mut ranges, mut known, mut founding) = (Vec::new(), Some(last), last);
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        // What was left over is dealt again first: all below the first sample of a round was used before it.
+        let mut newest = None;
+        let mut known = Some(last);
+        let mut founding = last;
         while let Some(at) = known {
             founding = at;
-            ranges.extend(self.used.get(&at.decided.place).into_iter().flatten().copied());
+            if let Some(used) = self.used.get(&at.decided.place) {
+                ranges.extend(&used.ranges);
+                newest = newest.or(used.first);
+            }
             known = history.before(&at.decided);
         }
         ranges.sort_unstable();
         if let Some(pair) = ranges.windows(2).find(|pair| pair[0].1 > pair[1].0) {
             return Err(format!("samples {:?} were used twice: {pair:?}", pair[1].0..pair[0].1.min(pair[1].1)));
         }
-        // What was left over is dealt again first: what is missing now was dealt in the last round, or after it.
-        let newest = self.used.get(&last.decided.place).into_iter().flatten().map(|(from, _)| *from).min();
         // A training that goes on from a checkpoint used the first ones before.
         let mut expected = if founding.decided.step.0 > 0 { ranges.first().map_or(0, |(from, _)| *from) } else { 0 };
         for (from, to) in &ranges {

@@ -103,7 +103,7 @@ fn all_begin(lines: &[Line]) -> bool {
 fn setup(assumed: Assumed) -> Setup {
     let Assumed { quorum, replicas } = assumed;
     // Progress is judged of runs that say when nobody does anything to them any more.
-    Setup { seed: 0, quorum, replicas, parameters: 0, sharded: true, recovers_within: Span(u64::MAX), samples: None }
+    Setup { seed: 0, quorum, replicas, parameters: 0, sharded: true, optimizer: None, recovers_within: Span(u64::MAX), samples: None }
 }
 
 /// Whoever says nothing more, and is left out by those who go on, was killed when it said something last.

@@ -26,6 +26,8 @@ pub enum Class {
     Apart,
     /// All of the others, at any moment.
     Storm,
+    /// Kinds of faults that the seed drew.
+    Swarm,
     /// What somebody wrote down.
     #[default]
     Written,
@@ -68,6 +70,11 @@ pub struct Config {
     pub recovers_within: Span,
     /// How soon those who live must go on without those who do not, before these come back; `None`: that is not looked at.
     pub goes_on_within: Option<Span>,
+    /// The run ends once everybody who lives contributes again and so much time has passed since the faults; `None`: when all of
+    /// `recovers_within` has.
+    pub settles: Option<Span>,
+    /// Control frames are as large on links of limited rate as they are encoded; else all are the same.
+    pub true_sizes: bool,
     /// The incarnation of the first start; each start after it has the next one.
     pub first_incarnation: u64,
     /// Every so many-th frame is encoded and decoded; 0: none.

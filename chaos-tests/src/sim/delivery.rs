@@ -45,10 +45,10 @@ impl World {
     }
 
     pub(super) fn send_frame(&mut self, from: Process, to: NodeId, frame: Frame, encodes: bool) {
-        let frame = if encodes { self.through_the_wire(frame) } else { Some(frame) };
+        let Some((frame, size)) = (if encodes { self.through_the_wire(frame) } else { Some((frame, FRAME_BYTES)) }) else { return };
         let Some(peer) = self.up(from, to) else { return };
-        let at = self.travel_surely(from, peer, FRAME_BYTES);
-        let (Some(connection), Some(frame)) = (self.network.connections.get_mut(&(from, peer)), frame) else { return };
+        let at = self.travel_surely(from, peer, if self.config.true_sizes { size } else { FRAME_BYTES });
+        let Some(connection) = self.network.connections.get_mut(&(from, peer)) else { return };
         let packet = Packet::Frame(Box::new(frame));
         if !connection.held.is_empty() {
             return connection.held.push_back(packet);
@@ -59,8 +59,8 @@ impl World {
         self.at(at, Event::Packet { from, to: peer, connection: number, packet });
     }
 
-    /// Encodes and decodes.
-    fn through_the_wire(&mut self, frame: Frame) -> Option<Frame> {
+    /// Encodes and decodes; with its size.
+    fn through_the_wire(&mut self, frame: Frame) -> Option<(Frame, u64)> {
         let bytes = match frame.encode() {
             Ok(bytes) => bytes,
             Err(error) => {
@@ -69,7 +69,7 @@ impl World {
             }
         };
         match Frame::decode(&bytes) {
-            Ok(decoded) => Some(decoded),
+            Ok(decoded) => Some((decoded, bytes.len() as u64)),
             Err(error) => {
                 self.watch.broken(self.now, "bounds", format!("a frame does not decode: {error}"));
                 None

@@ -176,10 +176,7 @@ impl World {
         self.record(Traced::Faulted { fault: Fault::Heal });
         self.mend();
         self.still = Some(self.now);
-        let within = self.config.goes_on_within.unwrap_or_default();
-        let by = self.now + within.0;
-        self.at(by, Event::GoesOn);
-        self.at(by, Event::Quiet);
+        self.at(self.now + super::going_on::LOOK_EVERY, Event::GoesOn);
     }
 
     /// Links, clocks and speeds are right again.

@@ -103,6 +103,10 @@ struct File {
     recovers_within_ms: Millis,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     goes_on_within_ms: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    settles_ms: Option<Millis>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    true_sizes: bool,
     #[serde(default)]
     faults: Vec<Timed>,
 }
@@ -293,7 +297,7 @@ impl Timed {
 }
 
 /// The order in which settings are written.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 20] = [
     "seed",
     "class",
     "founders",
@@ -309,9 +313,11 @@ const KEYS: [&str; 18] = [
     "mail_delay_ms",
     "waits_ms",
     "encodes_every",
+    "true_sizes",
     "horizon_ms",
     "recovers_within_ms",
     "goes_on_within_ms",
+    "settles_ms",
 ];
 
 impl File {
@@ -347,6 +353,8 @@ impl File {
             horizon: self.horizon_ms.map_or(ends + 1_000 * MILLI, |horizon| horizon.0),
             recovers_within: span(self.recovers_within_ms),
             goes_on_within: self.goes_on_within_ms.map(span),
+            settles: self.settles_ms.map(span),
+            true_sizes: self.true_sizes,
             first_incarnation: self.first_incarnation,
             encodes_every: self.encodes_every,
         };
@@ -385,6 +393,8 @@ impl File {
             horizon_ms: Some(Millis(config.horizon)),
             recovers_within_ms: millis(config.recovers_within),
             goes_on_within_ms: config.goes_on_within.map(millis),
+            settles_ms: config.settles.map(millis),
+            true_sizes: config.true_sizes,
             faults,
         }
     }

@@ -3,7 +3,8 @@
 
 use super::config::{Class, Config, MILLI, Waits};
 use super::random::Random;
-use super::schedule::{Act, Millis, Schedule, Settings, Timed, Way};
+use super::schedule::{Act, Millis, Schedule, Timed, Way};
+use super::swarm;
 use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy, Gossip, LatePeers, Outer, OuterOptimizer, TopologyName, WireType};
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::policy::Quorum;
@@ -17,7 +18,7 @@ const ID_GAP: u64 = 5;
 /// See [`CLASSES`].
 const APART_ONCE_IN: u64 = 3;
 /// How much longer the faults of [`Class::Apart`] go on: it takes seconds until a member is parted from, and as long until it is back.
-const APART_LONGER: u64 = 10_000 * MILLI;
+pub(super) const APART_LONGER: u64 = 10_000 * MILLI;
 
 /// From more nodes on, time and frames are spared: what is simulated grows with the square of their number.
 const LARGE: usize = 64;
@@ -33,25 +34,24 @@ const LONG: u64 = 3_000 * MILLI;
 /// Longest time that members cannot reach each other, where it is that which is tried.
 const APART: u64 = 12_000 * MILLI;
 
-/// The incarnation of the first start where clocks step back.
-const FIRST_INCARNATION: u64 = 1_000;
-
 /// Which faults are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kinds {
     /// Those that were drawn from the beginning.
     #[default]
     Usual,
-    /// The same, and beside them nodes that come back with the settings of a founder or with a clock that stepped back, and the death of
-    /// all holders of a shard.
-    Wide,
+    /// Each seed draws which kinds of faults there are, of all that there are: see [`super::swarm`].
+    Swarm,
 }
 
 /// The schedule of `seed` with a number of nodes in this range.
 #[must_use]
 pub fn draw(seed: u64, nodes: &RangeInclusive<usize>, kinds: Kinds) -> Schedule {
+    if kinds == Kinds::Swarm {
+        return swarm::draw(seed, nodes);
+    }
     let (config, faults) = settings(seed, nodes);
-    let mut planner = Planner { random: Random::new(seed, 4), config: &config, ids: config.founders.clone(), new: 0, faults: Vec::new() };
+    let mut planner = Planner::new(Random::new(seed, 4), &config);
     let begins = 300 * MILLI;
     for index in 0..faults {
         let span = config.horizon.saturating_sub(begins);
@@ -62,44 +62,12 @@ pub fn draw(seed: u64, nodes: &RangeInclusive<usize>, kinds: Kinds) -> Schedule 
         };
         planner.plan(at);
     }
-    let mut faults = planner.faults;
-    faults.sort_by_key(|timed| timed.at);
-    let mut schedule = Schedule { what: String::new(), config, faults };
-    if kinds == Kinds::Wide {
-        widen(&mut schedule);
-    }
-    schedule
-}
-
-/// What is drawn beside the usual faults has numbers of its own, so that these stay as they are.
-fn widen(schedule: &mut Schedule) {
-    let Config { seed, class, horizon, .. } = schedule.config;
-    if matches!(class, Class::Calm | Class::Spaced) {
-        return;
-    }
-    schedule.config.first_incarnation = FIRST_INCARNATION;
-    let mut random = Random::new(seed, 6);
-    for timed in &mut schedule.faults {
-        if let Act::Start { node, settings, clock_back } = &mut timed.act
-            && schedule.config.founders.contains(node)
-        {
-            if random.once_in(3) {
-                *settings = Settings::Founds;
-            }
-            if random.once_in(4) {
-                *clock_back = 1 + random.below(3);
-            }
-        }
-    }
-    if random.once_in(3) {
-        let at = Millis(random.between(horizon / 4, horizon));
-        schedule.faults.push(Timed { at, act: Act::KillHolders { shard: random.below(8) as u32 } });
-        schedule.faults.sort_by_key(|timed| timed.at);
-    }
+    let faults = planner.finish();
+    Schedule { what: String::new(), config, faults }
 }
 
 /// What the run of a seed is like, and how many times something goes wrong in it.
-fn settings(seed: u64, nodes: &RangeInclusive<usize>) -> (Config, u64) {
+pub(super) fn settings(seed: u64, nodes: &RangeInclusive<usize>) -> (Config, u64) {
     let mut random = Random::new(seed, 1);
     let class = match CLASSES[random.below(16).min(15) as usize * CLASSES.len() / 16] {
         Class::Network if Random::new(seed, 5).once_in(APART_ONCE_IN) => Class::Apart,
@@ -141,6 +109,8 @@ fn settings(seed: u64, nodes: &RangeInclusive<usize>) -> (Config, u64) {
         // Hellos and outcomes carry whole views.
         encodes_every: if count > LARGE { count as u64 } else { 1 },
         goes_on_within: None,
+        settles: None,
+        true_sizes: false,
         first_incarnation: 1,
     };
     let faults = match class {
@@ -204,7 +174,7 @@ impl Bad {
     }
 }
 
-struct Planner<'a> {
+pub(super) struct Planner<'a> {
     random: Random,
     config: &'a Config,
     ids: Vec<NodeId>,
@@ -212,7 +182,17 @@ struct Planner<'a> {
     faults: Vec<Timed>,
 }
 
-impl Planner<'_> {
+impl<'a> Planner<'a> {
+    pub fn new(random: Random, config: &'a Config) -> Self {
+        Self { random, config, ids: config.founders.clone(), new: 0, faults: Vec::new() }
+    }
+
+    /// What was planned, in order.
+    pub fn finish(mut self) -> Vec<Timed> {
+        self.faults.sort_by_key(|timed| timed.at);
+        self.faults
+    }
+
     fn push(&mut self, at: u64, act: Act) {
         self.faults.push(Timed { at: Millis(at), act });
     }
@@ -234,7 +214,18 @@ impl Planner<'_> {
 
     fn plan(&mut self, at: u64) {
         let node = self.victim();
-        match (self.config.class, self.random.below(16)) {
+        let choice = self.random.below(16);
+        self.plan_one(at, node, (self.config.class, choice));
+    }
+
+    /// One of the kinds of faults that a class has.
+    pub fn plan_kind(&mut self, at: u64, kind: (Class, u64)) {
+        let node = self.victim();
+        self.plan_one(at, node, kind);
+    }
+
+    fn plan_one(&mut self, at: u64, node: NodeId, kind: (Class, u64)) {
+        match kind {
             (Class::Calm, _) => {}
             (Class::Network, choice) => self.plan_links(at, choice),
             (Class::Apart, choice) => self.plan_apart(at, choice),

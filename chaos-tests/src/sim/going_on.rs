@@ -1,21 +1,68 @@
 //! Whether those who live go on without those who do not, once nothing goes wrong any more.
 
+use super::event::Event;
 use super::network::Process;
 use super::node::Founding;
 use super::world::World;
+use crate::invariants::{Verdict, Violation};
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::trace::{Decided, End, Start};
 
+/// How often that is looked at, in microseconds.
+pub(super) const LOOK_EVERY: u64 = 500_000;
+
+/// The rule that those who live go on.
+const LIVENESS: &str = "liveness";
+/// The rule that those who cannot say so.
+const WAITING: &str = "waits_and_says_why";
+
+/// How those who live go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoesOn {
+    /// All of them are members, and rounds are decided.
+    Decides,
+    /// No quorum lives, and everybody says why it waits.
+    Waits,
+}
+
+/// What became of the two rules.
+pub(super) fn verdicts(went_on: Option<GoesOn>, violation: Option<&Violation>) -> [(&'static str, Verdict); 2] {
+    let verdict = |how: GoesOn| match violation {
+        Some(violation) if violation.invariant == LIVENESS && how == GoesOn::Decides => Verdict::Violated(violation.clone()),
+        _ if went_on == Some(how) => Verdict::Held { checked: 1 },
+        _ => Verdict::NotShown { why: "no run came to that".to_owned() },
+    };
+    [(LIVENESS, verdict(GoesOn::Decides)), (WAITING, verdict(GoesOn::Waits))]
+}
+
 impl World {
-    /// Breaks a rule unless everybody who lives is a member, and rounds are decided; where no quorum lives, everybody says why it waits.
+    /// Lets the dead come back once everybody who lives is a member and rounds are decided; where no quorum lives, once everybody says why
+    /// it waits. That takes too long: a rule is broken.
     pub(super) fn judge_going_on(&mut self) {
-        if let Err(what) = self.going_on() {
-            self.watch.broken(self.now, "liveness", what);
+        let within = self.config.goes_on_within.unwrap_or_default();
+        match self.going_on() {
+            Ok(how) => {
+                self.went_on = Some(how);
+                self.fall_quiet();
+            }
+            Err(what) if self.now >= self.still.unwrap_or(self.now) + within.0 => self.watch.broken(self.now, LIVENESS, what),
+            Err(_) => self.at(self.now + LOOK_EVERY, Event::GoesOn),
         }
     }
 
-    fn going_on(&self) -> Result<(), String> {
+    /// Whether everybody who lives contributed to the newest outcome, since nothing goes wrong any more.
+    pub(super) fn is_settled(&self) -> bool {
+        let history = self.watch.history();
+        let (Some(quiet), Some(known)) = (history.quiet(), history.furthest()) else { return false };
+        let contributed = |process: Process| {
+            let start = self.processes[process].node.start;
+            self.processes[process].draining || (known.decided.members.contains(&start) && known.decided.contributors.contains(&start.node))
+        };
+        known.at >= quiet && self.living().all(contributed)
+    }
+
+    fn going_on(&self) -> Result<GoesOn, String> {
         let still = self.still.unwrap_or(self.now);
         let within = (self.now - still) / 1_000;
         let living: Vec<Process> = self.living().filter(|process| !self.processes[*process].draining).collect();
@@ -33,7 +80,7 @@ impl World {
         }
         match starts.iter().find(|start| !known.decided.next.contains(start)) {
             Some(start) => Err(format!("{} is no member {within} ms after the faults", start.node)),
-            None => Ok(()),
+            None => Ok(GoesOn::Decides),
         }
     }
 
@@ -59,13 +106,13 @@ impl World {
         running.is_some_and(|running| running.draining || running.ended == Some(End::Left))
     }
 
-    fn all_wait(&self, living: &[Process], still: u64) -> Result<(), String> {
+    fn all_wait(&self, living: &[Process], still: u64) -> Result<GoesOn, String> {
         let silent = |process: &&Process| {
             let node = &self.processes[**process].node;
             let goes_on = self.watch.history().applied(node.start).is_some_and(|(_, at)| at.0 >= still);
             !goes_on && node.membership.waiting.is_none() && node.rounds.waiting.is_none()
         };
         let silent: Vec<NodeId> = living.iter().filter(silent).map(|process| self.processes[*process].node.start.node).collect();
-        if silent.is_empty() { Ok(()) } else { Err(format!("no quorum lives, and {silent:?} do not say why they wait")) }
+        if silent.is_empty() { Ok(GoesOn::Waits) } else { Err(format!("no quorum lives, and {silent:?} do not say why they wait")) }
     }
 }

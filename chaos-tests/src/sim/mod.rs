@@ -5,19 +5,22 @@
 //! | file | does |
 //! |---|---|
 //! | `schedule`, `config` | what a run is like, and what is done to it: all that it follows from |
-//! | `generator`, `file` | schedules drawn from seeds, schedules as files |
+//! | `generator`, `swarm`, `file` | schedules drawn from seeds, schedules as files |
 //! | `world`, `event`, `clock` | processes and one queue of events |
 //! | `node` | one process: machines, shells, a training thread |
 //! | `network`, `sessions`, `delivery` | connections and what travels on them |
 //! | `faults`, `going_on` | how faults are carried out; whether those who live go on without the dead |
 //! | `watch` | the trace, judged while it is written |
-//! | `search`, `shrink`, `coverage` | many seeds, the shortest schedule that fails, what was tried |
+//! | `search`, `shrink` | many seeds, the shortest schedule that fails |
+//! | `coverage`, `counters` | what was tried, and how often at least |
 //!
-//! A run has a safety phase with faults; then all faults stop, and everybody who lives must contribute again within a bounded time.
+//! A run has a safety phase with faults. Then all faults stop: who lives goes on without the dead, who come back then, and everybody must
+//! contribute again within a bounded time.
 
 pub mod books;
 mod clock;
 pub mod config;
+pub mod counters;
 pub mod coverage;
 mod delivery;
 mod event;
@@ -33,6 +36,7 @@ pub mod schedule;
 pub mod search;
 mod sessions;
 pub mod shrink;
+mod swarm;
 pub mod watch;
 mod world;
 
@@ -41,7 +45,7 @@ pub use world::World;
 use crate::invariants::{Verdict, Violation};
 use coverage::Coverage;
 use schedule::{Deed, Schedule};
-use slowmo_protocol::time::Instant;
+use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::trace::Line;
 
 /// What became of a run.
@@ -66,6 +70,9 @@ pub struct Report {
     pub trace: Option<Vec<Line>>,
 }
 
+/// How often it is looked whether a run is over, in microseconds.
+const LOOK_EVERY: u64 = 250_000;
+
 /// How a run is looked at.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Look {
@@ -83,13 +90,30 @@ pub fn run(schedule: &Schedule, look: Look) -> Report {
     let until = schedule.config.horizon + goes_on_within + recovers_within;
     let mut world = World::new(schedule);
     (world.watch.verbose, world.watch.trace) = (look.verbose, look.keeps_trace.then(Vec::new));
-    world.run(until);
+    match schedule.config.settles {
+        Some(settles) => run_until_settled(&mut world, until, settles),
+        None => world.run(until),
+    }
     // Whoever was stopped when the faults ended came back later.
     let quiet = world.watch.history().quiet().map_or(0, |quiet| quiet.0);
-    world.run(until.max(quiet + recovers_within));
+    if !world.is_settled() {
+        world.run(until.max(quiet + recovers_within));
+    }
     let (rounds, now) = (world.watch.rounds, world.now);
     let nodes = world.living().map(|process| world.describe(process)).collect();
-    let World { watch, coverage, events, passed_over, .. } = world;
-    let (verdicts, violation, trace) = watch.finish(now);
+    let World { watch, coverage, events, passed_over, went_on, .. } = world;
+    let (mut verdicts, violation, trace) = watch.finish(now);
+    verdicts.extend(going_on::verdicts(went_on, violation.as_ref()));
     Report { schedule: schedule.clone(), passed_over, violation, verdicts, coverage, rounds, events, nodes, trace }
+}
+
+/// Runs until everybody who lives contributes again, and has had the time to fail.
+fn run_until_settled(world: &mut World, until: u64, settles: Span) {
+    while world.now < until && world.watch.violation().is_none() {
+        world.run((world.now + LOOK_EVERY).min(until));
+        let quiet = world.watch.history().quiet();
+        if quiet.is_some_and(|quiet| world.now >= quiet.after(settles).0) && world.is_settled() {
+            return;
+        }
+    }
 }

@@ -215,7 +215,9 @@ impl Schedule {
 }
 
 impl Timed {
-    fn deeds(&self) -> Vec<(Instant, Deed)> {
+    /// Its beginning, and its end.
+    #[must_use]
+    pub fn deeds(&self) -> Vec<(Instant, Deed)> {
         let at = Instant(self.at.0);
         let fault = match &self.act {
             Act::Cut { from, to, one_way, until } => {
@@ -260,6 +262,23 @@ fn changes(from: &[NodeId], to: &[NodeId], one_way: bool, (at, until): (Instant,
 }
 
 impl Way {
+    fn kinds(&self) -> Vec<&'static str> {
+        let mut kinds = Vec::new();
+        if self.delay.0 + self.jitter.0 > 0 {
+            kinds.push("delay");
+        }
+        if self.lost_per_million > 0 {
+            kinds.push("loss");
+        }
+        if self.doubled_per_million > 0 {
+            kinds.push("doubled packets");
+        }
+        if self.bytes_per_second > 0 {
+            kinds.push("narrow link");
+        }
+        kinds
+    }
+
     fn link(&self) -> Link {
         Link {
             cut: false,
@@ -273,6 +292,35 @@ impl Way {
 }
 
 impl Act {
+    /// Of what kinds it is, for whoever counts them.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<&'static str> {
+        match self {
+            Self::Kill { .. } => vec!["kill"],
+            Self::KillHolders { .. } => vec!["kill all holders of a shard"],
+            Self::Start { settings, clock_back, .. } => {
+                let mut kinds = vec!["start"];
+                if *settings == Settings::Founds {
+                    kinds.push("start with a founder's settings");
+                }
+                if *clock_back > 0 {
+                    kinds.push("clock stepped back");
+                }
+                kinds
+            }
+            Self::Pause { .. } => vec!["pause"],
+            Self::Drain { .. } => vec!["drain"],
+            Self::Slow { .. } => vec!["slow"],
+            Self::SlowDisk { .. } => vec!["slow disk"],
+            Self::Drift { .. } => vec!["drifting clock"],
+            Self::Cut { one_way: false, .. } => vec!["cut"],
+            Self::Cut { one_way: true, .. } => vec!["cut one way"],
+            Self::Links { way, .. } => way.kinds(),
+            Self::Break { .. } => vec!["break"],
+            Self::Heal => vec!["heal"],
+        }
+    }
+
     /// A node starts as one that joins.
     #[must_use]
     pub fn start(node: NodeId) -> Self {

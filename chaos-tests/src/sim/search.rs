@@ -1,5 +1,6 @@
 //! Many seeds, on all cores, until one fails.
 
+use super::counters::Counters;
 use super::coverage::Coverage;
 use super::generator::{self, Kinds};
 use super::schedule::Schedule;
@@ -17,6 +18,8 @@ pub struct Found {
     pub runs: u64,
     /// What they tried.
     pub coverage: Coverage,
+    /// In how many of them what was seen.
+    pub counters: Counters,
     /// Rounds that were decided.
     pub rounds: u64,
     /// Events that were simulated.
@@ -38,7 +41,7 @@ pub struct Search {
     pub all: bool,
     /// Which faults are drawn.
     pub kinds: Kinds,
-    /// How soon those who live must go on without those who do not; `None`: that is not looked at.
+    /// How soon those who live must go on without those who do not; `None`: as the schedules have it.
     pub goes_on_within: Option<Span>,
 }
 
@@ -50,11 +53,17 @@ impl Search {
         Self { seeds, nodes, threads, all: false, kinds: Kinds::Usual, goes_on_within: None }
     }
 
+    /// These seeds, each with the kinds of faults that it draws, to the last.
+    #[must_use]
+    pub fn swarm(seeds: Range<u64>, nodes: RangeInclusive<usize>) -> Self {
+        Self { all: true, kinds: Kinds::Swarm, ..Self::usual(seeds, nodes) }
+    }
+
     /// What a seed of this search stands for.
     #[must_use]
     pub fn schedule(&self, seed: u64) -> Schedule {
         let mut schedule = generator::draw(seed, &self.nodes, self.kinds);
-        schedule.config.goes_on_within = self.goes_on_within;
+        schedule.config.goes_on_within = self.goes_on_within.or(schedule.config.goes_on_within);
         schedule
     }
 }
@@ -98,6 +107,7 @@ impl Found {
         self.runs += 1;
         self.rounds += report.rounds;
         self.events += report.events;
+        self.counters.take(report);
         self.coverage.add(&report.coverage);
         self.failures.extend(report.violation.clone().map(|violation| (seed, violation)));
     }
@@ -106,6 +116,7 @@ impl Found {
         self.runs += other.runs;
         self.rounds += other.rounds;
         self.events += other.events;
+        self.counters.add(&other.counters);
         self.coverage.add(&other.coverage);
         self.failures.extend(other.failures);
     }

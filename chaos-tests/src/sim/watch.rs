@@ -118,6 +118,7 @@ fn setup(config: &Config) -> Setup {
         replicas: config.replicas,
         parameters: config.parameters as u64,
         sharded: config.algorithm.outer.is_some_and(|outer| outer.sharded),
+        optimizer: config.algorithm.outer.map(|outer| outer.optimizer),
         recovers_within: config.recovers_within,
         samples: config.samples.map(|settings| settings.samples),
     }

@@ -6,6 +6,7 @@ use super::clock::Clock;
 use super::config::Config;
 use super::coverage::Coverage;
 use super::event::{Event, Planned};
+use super::going_on::GoesOn;
 use super::mail::{Mail, Part, Wish};
 use super::network::{Network, Process};
 use super::node::{self, Founding, Node};
@@ -71,6 +72,8 @@ pub struct World {
     books: Books,
     /// The faults are over.
     pub quiet: bool,
+    /// What became of those who live while the dead stayed dead, if that was looked at.
+    pub(super) went_on: Option<GoesOn>,
     /// Since when, if who died stays dead for a while.
     pub(super) still: Option<u64>,
     /// The shards that each start holds.
@@ -104,6 +107,7 @@ impl World {
             coverage: Coverage::default(),
             books: Books::default(),
             quiet: false,
+            went_on: None,
             still: None,
             holds: BTreeMap::new(),
             passed_over: Vec::new(),

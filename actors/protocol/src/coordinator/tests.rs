@@ -12,6 +12,7 @@ mod size;
 mod storm;
 mod streams;
 mod trace;
+mod verbs;
 mod world;
 
 use crate::ident::NodeId;

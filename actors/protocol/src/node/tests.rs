@@ -1,6 +1,6 @@
 //! Two nodes whose rounds are driven by hand.
 
-use super::vectors::{Contribution, Done, State, Stream, Vectors, carry_out};
+use super::vectors::{Contribution, Done, SLOWMO, State, Stream, Vectors, carry_out};
 use super::{Contribute, Mail, RoundsPart, ToMembership, ToRounds};
 use crate::coordinator::{GivesUp, In, Origin, RoundKind, RoundSpec, Settings};
 use crate::ident::{ClusterId, Lineage, NodeId, Round, ShardId, Step};
@@ -67,7 +67,7 @@ impl Pair {
         let node = self.nodes.get_mut(&id).unwrap();
         let mut out = Outbox::default();
         node.part.handle(message, Instant(1), &mut out);
-        let done: Vec<Done> = out.take().into_iter().flat_map(|effect| carry_out(&mut node.part, node.identity, effect)).collect();
+        let done: Vec<Done> = out.take().into_iter().flat_map(|effect| carry_out(&mut node.part, node.identity, SLOWMO, effect)).collect();
         for done in done {
             let (to, letter) = match done {
                 Done::Frame(to, frame) => (to, Letter::Frame(frame)),

@@ -4,7 +4,7 @@ use super::attempt::{Applied, Reduced, Reduction};
 use super::data::{Arrived, Data};
 use super::mail::{Mail, Moved};
 use super::rounds::{RoundsEffect, RoundsPart};
-use crate::algorithm::WireType;
+use crate::algorithm::{OuterOptimizer, WireType};
 use crate::coordinator::{Attempt, Plan, RoundKind};
 use crate::ident::{NodeId, ShardId};
 use crate::machine::Identity;
@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// `β` of every simulated run.
-pub const BETA: f64 = 0.5;
+/// What the protocol's own tests step with.
+#[cfg(test)]
+pub const SLOWMO: OuterOptimizer = OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.5 };
 
 /// Values of a model: float64, so that what an oracle computes is what every node must hold, bit by bit.
 pub type Values = Arc<Vec<f64>>;
@@ -83,11 +84,24 @@ impl Data for Vectors {
     }
 }
 
-/// `x̄ → (parameters, momentum)`: the slow step on one value (algorithm section 4, `α = 1`).
+/// `x̄ → (parameters, momentum)`: the slow step on one value (algorithm section 4).
 #[must_use]
-pub fn slow_step(average: f64, anchor: f64, momentum: f64, gamma: f64) -> (f64, f64) {
-    let next = BETA * momentum + (anchor - average) / gamma;
-    (anchor - gamma * next, next)
+pub fn slow_step(optimizer: OuterOptimizer, average: f64, anchor: f64, momentum: f64, gamma: f64) -> (f64, f64) {
+    let change = anchor - average;
+    match optimizer {
+        OuterOptimizer::SlowMo { alpha, beta } => {
+            let next = f64::from(beta) * momentum + change / gamma;
+            (anchor - f64::from(alpha) * gamma * next, next)
+        }
+        OuterOptimizer::Nesterov { eta, mu } => {
+            let next = f64::from(mu) * momentum + change;
+            (anchor - f64::from(eta) * (change + f64::from(mu) * next), next)
+        }
+        OuterOptimizer::BmufNbm { eta, mu } => {
+            let next = f64::from(mu) * momentum + f64::from(eta) * change;
+            (anchor - next - f64::from(mu) * next, next)
+        }
+    }
 }
 
 /// The exact average of numerators over push-sum weights, in the order given (algorithm section 3).
@@ -124,7 +138,12 @@ pub enum Done {
 }
 
 /// Carries out an effect of a node's rounds.
-pub fn carry_out(part: &mut RoundsPart<Vectors>, identity: Identity, effect: RoundsEffect<Vectors>) -> Vec<Done> {
+pub fn carry_out(
+    part: &mut RoundsPart<Vectors>,
+    identity: Identity,
+    optimizer: OuterOptimizer,
+    effect: RoundsEffect<Vectors>,
+) -> Vec<Done> {
     let stream = |plan: &Plan, to, content, body| Done::Stream(to, Stream { header: identity.header(plan.place), content, stream: body });
     match effect {
         RoundsEffect::Send { to, frame } => vec![Done::Frame(to, frame)],
@@ -143,7 +162,7 @@ pub fn carry_out(part: &mut RoundsPart<Vectors>, identity: Identity, effect: Rou
         }
         RoundsEffect::Reduce(reduction) => {
             let Reduction { plan, publication, .. } = &*reduction;
-            let Some((made, states)) = reduce(&reduction, part.contribution().map(|own| &*own)) else {
+            let Some((made, states)) = reduce(&reduction, part.contribution().map(|own| &*own), optimizer) else {
                 return vec![Done::Report(plan.attempt, Moved::Broken(plan.me))];
             };
             let mut done = Vec::new();
@@ -189,7 +208,11 @@ fn cut(plan: &Plan, owner: NodeId, own: &Contribution) -> Pieces {
 }
 
 /// What becomes of the own shards, and their state where a slow step makes it; `None` if the state of one is missing.
-fn reduce(reduction: &Reduction<Vectors>, own: Option<&Contribution>) -> Option<(Pieces, BTreeMap<ShardId, State>)> {
+fn reduce(
+    reduction: &Reduction<Vectors>,
+    own: Option<&Contribution>,
+    optimizer: OuterOptimizer,
+) -> Option<(Pieces, BTreeMap<ShardId, State>)> {
     let Reduction { plan, publication, contributions, states } = reduction;
     let mut contributed = BTreeMap::new();
     if let Some(own) = own.filter(|_| plan.contributes()) {
@@ -212,7 +235,7 @@ fn reduce(reduction: &Reduction<Vectors>, own: Option<&Contribution>) -> Option<
                 }
                 for (index, value) in values.iter_mut().enumerate() {
                     let gamma = f64::from(plan.spec.gamma);
-                    (*value, momentum[index]) = slow_step(*value, before.anchor[index], before.momentum[index], gamma);
+                    (*value, momentum[index]) = slow_step(optimizer, *value, before.anchor[index], before.momentum[index], gamma);
                 }
             }
             next_states.insert(*shard, State { anchor: values.clone(), momentum });

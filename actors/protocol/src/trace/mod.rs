@@ -10,6 +10,7 @@ mod hexadecimal;
 pub use digest::{Digest, digest, digest_values};
 pub use fault::{Fault, Link, Timed};
 
+use crate::algorithm::OuterOptimizer;
 use crate::coordinator::{self, Outcome, RoundKind, Voter, Voters};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
 use crate::policy::Quorum;
@@ -58,7 +59,7 @@ pub enum End {
 }
 
 /// What the invariants must know of a run before it begins.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// What drives the run.
     pub seed: u64,
@@ -70,6 +71,9 @@ pub struct Setup {
     pub parameters: u64,
     /// Whether slow momentum is kept in shards.
     pub sharded: bool,
+    /// What takes the slow step, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimizer: Option<OuterOptimizer>,
     /// Once faults are over, how soon a round must be decided, and then all who live be members with equal parameters.
     pub recovers_within: Span,
     /// Samples of an epoch, if the training follows an elastic sampler; 0 where their number is not known.

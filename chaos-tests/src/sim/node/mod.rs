@@ -14,6 +14,7 @@ pub use training::{Doing, GAMMA, TrainingPart};
 use super::config::Config;
 use super::mail::{Mail, Part, Wish};
 use aggregator::AggregatorPart;
+use slowmo_protocol::algorithm::OuterOptimizer;
 use slowmo_protocol::gossip_peer::{self, Waits};
 use slowmo_protocol::ident::{ClusterId, NodeId};
 use slowmo_protocol::machine::Identity;
@@ -58,7 +59,7 @@ impl Node {
                 liveness_settings(identity, config),
                 round_trip,
             ),
-            rounds: Rounds::new(rounds_settings(identity, config)),
+            rounds: Rounds::new(rounds_settings(identity, config), optimizer(config)),
             gossip: GossipPart::new(identity, config.algorithm, waits(config)),
             aggregator: AggregatorPart::new(config, rates(start.node, config)),
             training: TrainingPart::new(start.node, start.incarnation, config),
@@ -157,6 +158,11 @@ fn rounds_settings(identity: Identity, config: &Config) -> coordinator::Settings
         grace: Span(config.waits.grace.0.min(config.waits.round.0 / 2)),
         round_timeout: config.waits.round,
     }
+}
+
+/// Where there is no slow step, any will do.
+fn optimizer(config: &Config) -> OuterOptimizer {
+    config.algorithm.outer.map_or(OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.0 }, |outer| outer.optimizer)
 }
 
 fn waits(config: &Config) -> Waits {

@@ -1,6 +1,7 @@
 //! The coordinator of a simulated node: drives that part of the node, with real sums over small vectors.
 
 use crate::sim::mail::{Mail, Wish};
+use slowmo_protocol::algorithm::OuterOptimizer;
 use slowmo_protocol::coordinator::{Coordinator, Settings};
 use slowmo_protocol::ident::ShardId;
 use slowmo_protocol::machine::{Identity, Outbox};
@@ -13,6 +14,7 @@ use slowmo_protocol::trace::{self, Event, Held, Start, digest_values};
 pub struct Rounds {
     part: RoundsPart<Vectors>,
     identity: Identity,
+    optimizer: OuterOptimizer,
     /// How long what this node computes or writes takes, in microseconds.
     pub work: u64,
     /// The last outcome whose parameters the training thread had when it contributed.
@@ -25,9 +27,9 @@ pub struct Rounds {
 
 impl Rounds {
     /// A coordinator without a view.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: Settings, optimizer: OuterOptimizer) -> Self {
         let identity = settings.identity;
-        Self { part: RoundsPart::new(settings), identity, work: 0, after: None, waiting: None, applied: 0 }
+        Self { part: RoundsPart::new(settings), identity, optimizer, work: 0, after: None, waiting: None, applied: 0 }
     }
 
     /// When it must be given a tick.
@@ -71,7 +73,7 @@ impl Rounds {
         let mut out = Outbox::default();
         self.part.handle(message, now, &mut out);
         for effect in out.take() {
-            for done in carry_out(&mut self.part, self.identity, effect) {
+            for done in carry_out(&mut self.part, self.identity, self.optimizer, effect) {
                 self.wish(done, wishes);
             }
         }

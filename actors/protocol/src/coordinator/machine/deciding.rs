@@ -102,7 +102,7 @@ pub(super) struct Deciding {
     pub stood_in: u32,
     /// Who cannot reach whom.
     pub reports: Reports,
-    /// Members that are ahead and were asked for the entry.
+    /// Nodes that are ahead and were asked for the entry; at most as many as a view has members.
     pub asked: BTreeSet<NodeId>,
 }
 

@@ -17,7 +17,7 @@ use crate::ident::{NodeId, Term};
 use crate::machine::{Outbox, Place};
 use crate::planted::{self, Bug};
 use crate::time::Instant;
-use crate::view::View;
+use crate::view::{MEMBERS_MAX, View};
 use crate::wire::{Contributed, Header, Message, RefusalReason};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Coordinator {
             return self.answer_late(&header, &message, out);
         }
         if header.lineage != place.lineage {
-            return;
+            return self.follow_fork(&header, message);
         }
         if header.round > place.round {
             return self.receive_early(header, message, now, out);
@@ -67,7 +67,8 @@ impl Coordinator {
 
     /// A frame of the round under way.
     fn take(&mut self, header: &Header, message: Message, now: Instant, out: &mut Outbox<Effect>) {
-        let of_leader = header.sender == header.term.node;
+        // Another start of a voter's node may speak as a joiner, and leads nothing.
+        let of_leader = header.sender == header.term.node && self.is_from_voter(header);
         match message {
             Message::Contribute(contributed) => self.note_contribution(header.sender, contributed, now, out),
             Message::Attempt(draft) if of_leader => self.receive_attempt(header, &draft, now, out),
@@ -106,8 +107,9 @@ impl Coordinator {
         bounded && (takes_part || deciding.may_follow().any(|outcome| is_member(&outcome.view, header)))
     }
 
-    /// Keeps a frame of the next round until this node gets there, and asks its sender for the entry that led it there. An entry of a
-    /// later round says that the others went on without this node.
+    /// Keeps a frame of the next round until this node gets there. Whoever is ahead is asked for the entry that led it there, also a member
+    /// that this node does not know: it may have been left out long ago and vote still. An entry of a later round says that the others
+    /// went on without this node.
     fn receive_early(&mut self, header: Header, message: Message, now: Instant, out: &mut Outbox<Effect>) {
         if let Message::Decide { entry: Some(entry), leaves } = message {
             if leaves {
@@ -116,12 +118,9 @@ impl Coordinator {
             return self.passed_over(&header, entry, now, out);
         }
         let (Some(history), Some(deciding)) = (&self.history, &mut self.deciding) else { return };
+        let asks = deciding.asked.len() < MEMBERS_MAX && deciding.asked.insert(header.sender);
         let known = is_member(&history.view, &header) || deciding.may_follow().any(|outcome| is_member(&outcome.view, &header));
-        if !known {
-            return;
-        }
-        let asks = deciding.asked.insert(header.sender);
-        if header.round == history.round.next() {
+        if known && header.round == history.round.next() {
             self.early.keep(header, message);
         }
         if asks {

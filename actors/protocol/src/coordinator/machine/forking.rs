@@ -1,4 +1,4 @@
-//! Survivors: after a while without a quorum, the leader of the members that it reaches starts a new history whose voters are those.
+//! Survivors: after a while in which no quorum answers, the leader of the members that it reaches starts a new history whose voters are those.
 //!
 //! ```text
 //!   leader                         the others that it reaches
@@ -9,6 +9,7 @@
 //! A node that takes part in a fork answers nothing of the history before: to that one it is as good as dead.
 
 use super::Coordinator;
+use super::following::is_member;
 use super::timers::Timer;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::Outcome;
@@ -27,12 +28,12 @@ impl Coordinator {
     pub(super) fn fork_when_due(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let contributed = self.deciding.as_ref().is_some_and(|deciding| !deciding.contributed.is_empty() && deciding.decided.is_none());
         let room = self.history.as_ref().is_some_and(|history| history.forks.len() < FORKS_MAX);
-        if !contributed || !room || self.quorum_lives() || !self.may_fork() {
+        if !contributed || !room || !self.may_fork() {
             self.timers.stop(Timer::Fork);
             return self.with_deciding(|deciding| deciding.fork_due = false);
         }
         let due = self.deciding.as_ref().is_some_and(|deciding| deciding.fork_due);
-        if due || self.missing_voters_ended() {
+        if due || (!self.quorum_lives() && self.missing_voters_ended()) {
             return self.fork(now, out);
         }
         self.timers.start(Timer::Fork, now.after(self.settings.fork_after));
@@ -65,7 +66,7 @@ impl Coordinator {
     }
 
     pub(super) fn receive_fork(&mut self, header: &Header, lineage: Lineage, voters: Vec<Voter>, now: Instant, out: &mut Outbox<Effect>) {
-        let allowed = self.settings.quorum == Quorum::Survivors || self.settings.on_quorum_loss == OnQuorumLoss::Fork;
+        let allowed = self.may_follow_forks();
         let Some(history) = &self.history else { return };
         let akin = lineage.is_decided() && lineage != history.lineage && lineage.is_akin(history.lineage);
         let members =
@@ -81,6 +82,28 @@ impl Coordinator {
         self.enter_fork(lineage, voters, header.sender);
         self.follow(header.term, now);
         self.tell_promise(header.term, out);
+    }
+
+    /// Survivors finished an entry that counts on this node, although none of them asked it to take part: it holds the data, and follows
+    /// them unless it voted for something else.
+    pub(super) fn follow_fork(&mut self, header: &Header, message: Message) {
+        let Message::Decide { entry: Some(entry), .. } = message else { return };
+        let allowed = self.may_follow_forks();
+        let myself = self.myself();
+        let (Some(history), Some(deciding)) = (&mut self.history, &mut self.deciding) else { return };
+        let akin = entry.lineage.is_decided() && entry.lineage == header.lineage && entry.lineage.is_akin(history.lineage);
+        let counted = entry.round == history.round && entry.view.members().iter().any(|member| Voter::from(member) == myself);
+        let bound = deciding.acceptor.accepted().is_some_and(|(_, accepted)| !accepted.has_the_data_of(&entry));
+        let holds = deciding.decided.is_none() && deciding.data.of(&entry).is_some();
+        if allowed && akin && counted && !bound && holds && is_member(&history.view, header) {
+            history.lineage = entry.lineage;
+            deciding.decided = Some(entry);
+        }
+    }
+
+    /// Whether this node goes on in histories that began without a quorum.
+    fn may_follow_forks(&self) -> bool {
+        self.settings.quorum == Quorum::Survivors || self.settings.on_quorum_loss == OnQuorumLoss::Fork
     }
 
     /// An entry as this history goes on with it. In a fork only its voters vote on the next round.

@@ -203,8 +203,12 @@ impl Coordinator {
             return;
         }
         self.with_deciding(|deciding| deciding.closed = true);
-        let members: Vec<NodeId> = self.history.iter().flat_map(|history| history.view.ids()).collect();
-        self.broadcast(members, &Message::Closed, out);
+        // Joiners keep data of earlier attempts too.
+        let proposal = self.deciding.as_ref().and_then(|deciding| deciding.lead.attempts()?.proposal.as_ref());
+        let receivers = proposal.map(Proposal::receivers).unwrap_or_default();
+        let members = self.history.iter().flat_map(|history| history.view.ids());
+        let everybody: BTreeSet<NodeId> = members.chain(receivers).collect();
+        self.broadcast(everybody, &Message::Closed, out);
         self.discard_where(|movement| movement.attempt().term < term, out);
     }
 
@@ -336,6 +340,14 @@ impl Coordinator {
         }
         if let Some(decided) = &history.last {
             self.send_from(place, to, Message::Admit { parent: decided.outcome.clone(), draft }, out);
+            self.tell_closed(to, place, out);
+        }
+    }
+
+    /// Who keeps as many attempts as it may is ready for no other one before it hears this.
+    fn tell_closed(&self, to: NodeId, place: Place, out: &mut Outbox<Effect>) {
+        if self.deciding.as_ref().is_some_and(|deciding| deciding.closed) {
+            self.send_from(place, to, Message::Closed, out);
         }
     }
 
@@ -426,9 +438,8 @@ impl Coordinator {
                 if opens {
                     self.send(node, Message::Open, out);
                 }
-                // Who keeps as many attempts as it may is ready for no other one before it hears this.
-                if deciding.closed && history.view.contains(node) {
-                    self.send(node, Message::Closed, out);
+                if history.view.contains(node) {
+                    self.tell_closed(node, self.place(), out);
                 }
                 if let Some(proposal) = attempts.proposal.as_ref().filter(|proposal| proposal.receivers().contains(&node)) {
                     self.tell_attempt(node, self.place_of(attempts.term, attempts.number), proposal, out);

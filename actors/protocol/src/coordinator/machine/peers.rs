@@ -184,18 +184,29 @@ impl Coordinator {
         planted::has(Bug::DecideWithoutQuorum) || self.history.as_ref().is_some_and(quorum)
     }
 
+    /// Whether a quorum has answered what this node asked for as a leader. Voters may live and not answer: those of a fork do not.
+    fn quorum_answers(&self) -> bool {
+        match self.deciding.as_ref().map(|deciding| &deciding.lead) {
+            Some(Lead::Prepare { promises, .. }) => self.is_quorum(promises.keys().copied()),
+            Some(Lead::Accept { accepted, .. }) => self.is_quorum(accepted.iter().copied()),
+            _ => true,
+        }
+    }
+
     /// Whether this node may go on in a history of its own once it has waited for a quorum.
     pub(super) fn may_fork(&self) -> bool {
         let Some(history) = self.history.as_ref().filter(|history| history.member) else { return false };
         if self.settings.quorum == Quorum::Survivors {
-            return true;
+            return !self.quorum_lives() || !self.quorum_answers();
+        }
+        if self.settings.on_quorum_loss == OnQuorumLoss::Wait || self.quorum_lives() {
+            return false;
         }
         let returned = |voter: &Voter| {
             let joiner = self.peers.joiners.get(&voter.node);
             joiner.is_some_and(|joiner| joiner.incarnation != voter.incarnation)
         };
-        let accounted = |voter: &Voter| returned(voter) || self.peers.votes(*voter);
-        self.settings.on_quorum_loss == OnQuorumLoss::Fork && history.voters.iter().all(accounted)
+        history.voters.iter().all(|voter| returned(voter) || self.peers.votes(*voter))
     }
 
     /// Whether survivors have nobody to wait for: every voter that does not answer is known to have ended.

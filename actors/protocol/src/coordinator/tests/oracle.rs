@@ -3,7 +3,7 @@
 
 use crate::coordinator::outcome::{Outcome, RoundKind};
 use crate::ident::{Lineage, NodeId, Round, ShardId};
-use crate::node::vectors::{average, slow_step};
+use crate::node::vectors::{SLOWMO, average, slow_step};
 use crate::shards::Layout;
 use std::collections::BTreeMap;
 
@@ -88,7 +88,7 @@ impl Oracle {
             for shard in layout.shards() {
                 for index in layout.range(shard) {
                     let plain = (values[index], 0.0);
-                    let stepped = || slow_step(values[index], anchor[index], momentum[index], f64::from(GAMMA));
+                    let stepped = || slow_step(SLOWMO, values[index], anchor[index], momentum[index], f64::from(GAMMA));
                     let next = if lost.contains(&shard) { plain } else { stepped() };
                     (values[index], momentum[index]) = next;
                 }

@@ -10,7 +10,7 @@ use crate::algorithm::BufferStrategy;
 use crate::coordinator::{In, Outcome, RoundKind, Voter};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId};
 use crate::machine::Outbox;
-use crate::node::vectors::{Done, Stream, Vectors, carry_out};
+use crate::node::vectors::{Done, SLOWMO, Stream, Vectors, carry_out};
 use crate::node::{Applied, Decided, Failure, Mail, ToAggregator, ToRounds};
 use crate::policy::{OnQuorumLoss, Quorum};
 use crate::random::Random;
@@ -267,7 +267,7 @@ impl World {
         for effect in out.take() {
             trace::effect(self.now, id, &effect);
             let Some(node) = self.nodes.get_mut(&id) else { return };
-            for done in carry_out(&mut node.part, identity, effect) {
+            for done in carry_out(&mut node.part, identity, SLOWMO, effect) {
                 match done {
                     Done::Report(attempt, moved) => reports.push(ToRounds::Moved(attempt, moved)),
                     done => self.execute(id, done),

@@ -1,0 +1,118 @@
+//! Schedules of which each draws what can go wrong in it at all. A run with few kinds of faults has many of each, and gets to where a run
+//! with all of them never does.
+
+use super::config::{Class, MILLI};
+use super::generator::{APART_LONGER, Planner, settings};
+use super::random::Random;
+use super::schedule::{Act, Millis, Schedule, Settings, Timed};
+use slowmo_protocol::algorithm::OuterOptimizer;
+use slowmo_protocol::policy::Quorum;
+use slowmo_protocol::time::Span;
+use std::ops::RangeInclusive;
+
+/// The incarnation of the first start: clocks step back from there.
+const FIRST_INCARNATION: u64 = 1_000;
+/// Most times that something goes wrong in a run.
+const FAULTS_MAX: u64 = 14;
+/// A kind exists in one of so many runs, from often to seldom.
+const ONE_IN: (u64, u64) = (2, 6);
+/// How soon those who live must go on without the others.
+pub const GOES_ON_WITHIN: Span = Span::from_millis(5_000);
+/// How long a run goes on at least after its faults.
+const SETTLES: Span = Span::from_millis(1_500);
+
+/// Kinds of faults, by the class of the usual runs that has them and what that chooses them by.
+const KINDS: [(Class, u64); 17] = [
+    // A node dies for long, for a moment, is stopped; another one comes; one drains, or dies as it does; is slow, has a slow disk, a
+    // clock that drifts.
+    (Class::Churn, 0),
+    (Class::Churn, 3),
+    (Class::Churn, 6),
+    (Class::Churn, 8),
+    (Class::Churn, 11),
+    (Class::Churn, 12),
+    (Class::Churn, 13),
+    (Class::Churn, 14),
+    (Class::Churn, 15),
+    // A connection breaks; one node hears nobody, a pair one way, two sides, two sides with a bridge; bad links; a narrow one; one that
+    // comes and goes.
+    (Class::Network, 0),
+    (Class::Network, 2),
+    (Class::Network, 4),
+    (Class::Network, 6),
+    (Class::Network, 9),
+    (Class::Network, 11),
+    (Class::Network, 13),
+    (Class::Network, 14),
+];
+/// Kinds that take longer.
+const LONG_KINDS: [(Class, u64); 5] = [(Class::Apart, 0), (Class::Apart, 6), (Class::Apart, 9), (Class::Apart, 12), (Class::Apart, 14)];
+
+/// The schedule of `seed` with a number of nodes in this range.
+pub(super) fn draw(seed: u64, nodes: &RangeInclusive<usize>) -> Schedule {
+    let (mut config, _) = settings(seed, nodes);
+    let mut random = Random::new(seed, 7);
+    let mut kinds = KINDS.to_vec();
+    let longer = random.once_in(12);
+    if longer {
+        kinds.extend(LONG_KINDS);
+    }
+    let one_in = random.between(ONE_IN.0, ONE_IN.1);
+    kinds.retain(|_| random.once_in(one_in));
+    config.class = Class::Swarm;
+    config.quorum = if random.once_in(3) { Quorum::Survivors } else { Quorum::Majority };
+    config.replicas = random.below(4) as usize;
+    config.first_incarnation = FIRST_INCARNATION;
+    config.true_sizes = random.once_in(2);
+    config.horizon = (1_500 + random.below(3_000)) * MILLI + if longer { APART_LONGER } else { 0 };
+    config.goes_on_within = Some(GOES_ON_WITHIN);
+    config.settles = Some(SETTLES);
+    if let Some(outer) = &mut config.algorithm.outer {
+        outer.optimizer = optimizer(&mut random);
+    }
+    let mut planner = Planner::new(Random::new(seed, 8), &config);
+    let begins = 300 * MILLI;
+    let faults = random.below(FAULTS_MAX + 1);
+    for _ in 0..faults {
+        let at = begins + random.below(config.horizon - begins);
+        if let Some(kind) = random.pick(&kinds) {
+            planner.plan_kind(at, *kind);
+        }
+    }
+    let mut faults = planner.finish();
+    change_starts(&mut faults, &config.founders, &mut random);
+    if random.once_in(6) {
+        let at = Millis(random.between(begins, config.horizon));
+        faults.push(Timed { at, act: Act::KillHolders { shard: random.below(8) as u32 } });
+        faults.sort_by_key(|timed| timed.at);
+    }
+    Schedule { what: String::new(), config, faults }
+}
+
+/// Founders come back with the settings of a founder, and with clocks that stepped back, in runs that have either.
+fn change_starts(faults: &mut [Timed], founders: &[slowmo_protocol::ident::NodeId], random: &mut Random) {
+    let founds = random.once_in(3);
+    let steps_back = random.once_in(3);
+    for timed in faults {
+        if let Act::Start { node, settings, clock_back } = &mut timed.act
+            && founders.contains(node)
+        {
+            if founds && random.once_in(2) {
+                *settings = Settings::Founds;
+            }
+            if steps_back && random.once_in(2) {
+                *clock_back = 1 + random.below(3);
+            }
+        }
+    }
+}
+
+/// All numbers are powers of two, so that sums are exact.
+fn optimizer(random: &mut Random) -> OuterOptimizer {
+    match random.below(4) {
+        0 => OuterOptimizer::SlowMo { alpha: 0.5, beta: 0.75 },
+        1 => OuterOptimizer::Nesterov { eta: 0.5, mu: 0.5 },
+        2 => OuterOptimizer::BmufNbm { eta: 0.5, mu: 0.5 },
+        _ => OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.5 },
+    }
+}
