@@ -1,8 +1,8 @@
 //! What the coordinator is told.
 
 use crate::data::{Buffers, Told};
-use slowmo_protocol::coordinator::Outcome;
-use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::coordinator::{Outcome, Recovery, RecoveryError};
+use slowmo_protocol::ident::{Lineage, NodeId};
 use slowmo_protocol::node::ToRounds;
 use std::ops::Range;
 use tokio::sync::oneshot;
@@ -13,6 +13,8 @@ pub enum CoordinatorMessage {
     Told(Told<ToRounds<Buffers>>),
     /// Somebody wants to see what the coordinator holds; the answer comes between two of its rounds' steps.
     Inspect(oneshot::Sender<Inspection>),
+    /// An operator asks what would go on without a quorum, or names the history that does.
+    Recover(Option<Lineage>, oneshot::Sender<Result<Recovery, RecoveryError>>),
 }
 
 /// What a coordinator holds and expects: for tests, which compare it with one process's arithmetic.

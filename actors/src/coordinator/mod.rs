@@ -87,6 +87,13 @@ impl Actor for CoordinatorActor {
             CoordinatorMessage::Told(Told { message, credit: _credit }) => state.take(message),
             // Whoever asked may have gone.
             CoordinatorMessage::Inspect(reply) => _ = reply.send(state.inspect()),
+            CoordinatorMessage::Recover(order, reply) => {
+                let answer = state.part.machine().recovery();
+                if let Some(lineage) = order {
+                    state.take(ToRounds::In(In::Recover(lineage)));
+                }
+                _ = reply.send(answer);
+            }
         }
         Ok(())
     }

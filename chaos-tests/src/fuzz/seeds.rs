@@ -123,7 +123,7 @@ pub(super) fn coordinator() -> Seeds {
         ("broken", vec![(0, frame(now, first, Message::Broken(NodeId(3)))), (1, frame(now, (2, 3), Message::Overtaken))]),
         ("abandoned", vec![(0, frame(now, first, Message::Abandon(RefusalReason::MomentumLost { shards: 1 })))]),
         ("admitted", vec![(0, frame(next, second, Message::Admit { parent: outcome, draft }))]),
-        ("forked", vec![(0, frame(now, second, Message::Fork { lineage: LINEAGE.parted(1), voters }))]),
+        ("forked", vec![(0, frame(now, second, Message::Fork { lineage: LINEAGE.parted(1), ordered: false, voters }))]),
     ];
     let join = |list: Pieces| list.iter().flat_map(|(sender, bytes)| piece(*sender, bytes)).collect::<Vec<_>>();
     lists.into_iter().map(|(name, list)| (name.to_owned(), join(list))).collect()

@@ -106,7 +106,7 @@ fn wrong_messages() -> Vec<Message> {
         Message::Decide { entry: Some(forged()), leaves: true },
         Message::Learn,
         Message::Learned,
-        Message::Fork { lineage: Lineage(2), voters },
+        Message::Fork { lineage: Lineage(2), ordered: false, voters },
         Message::Broken(NodeId(1)),
         Message::Abandon(RefusalReason::MomentumLost { shards: 3 }),
         Message::GossipMixed { step: Step(1) },

@@ -10,6 +10,7 @@ mod job;
 mod keygen;
 mod launch;
 mod one_node;
+mod recover;
 mod replay;
 mod selftest;
 mod top;
@@ -62,6 +63,8 @@ pub enum Command {
     Selftest(selftest::Selftest),
     /// Let a node write its last events down.
     Dump(dump::Dump),
+    /// Name the history that goes on without a quorum.
+    Recover(recover::Recover),
     /// Step through what nodes wrote down, and check the invariants.
     Replay(replay::Replay),
     /// Measure rounds, gossip and steps against the limits of this machine, taken in the same run.
@@ -107,6 +110,7 @@ impl Command {
             Self::Checkpoint(checkpoint) => checkpoint.run(*console),
             Self::Selftest(selftest) => selftest.run(*console),
             Self::Dump(dump) => dump.run(*console),
+            Self::Recover(recover) => recover.run(*console),
             Self::Replay(replay) => replay.run(*console),
             Self::Bench(bench) => bench.run(*console),
             Self::StartNode { command } => Err(become_node(&command).into()),

@@ -10,6 +10,7 @@ pub use report::{Checkpoints, EventReport, GossipReport, LastRound, LateReport, 
 use crate::telemetry::Allowance;
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
+use slowmo_actors::coordinator::CoordinatorMessage;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::{liveness, membership};
 use std::io;
@@ -41,7 +42,7 @@ pub const SILENCE_MAX: Duration = Duration::from_secs(30);
 const TERMINATED: i32 = 143;
 
 /// What a node can be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// What it sees of itself and the cluster.
@@ -50,6 +51,11 @@ pub enum Request {
     Drain,
     /// To write its last events down, if it keeps them (key `flight`).
     Dump,
+    /// Which history would go on here without a quorum; or, named as it was told, to go on with it.
+    Recover {
+        /// The history, 32 hexadecimal digits.
+        history: Option<String>,
+    },
     /// To take note that a node's process has ended, from who saw it end.
     Exited {
         /// Which node.
@@ -70,11 +76,28 @@ pub enum Answer {
         /// The file of the last events.
         file: PathBuf,
     },
+    /// To [`Request::Recover`].
+    Recovers(RecoveryReport),
     /// The request makes no sense.
     Refused {
         /// Why.
         error: String,
     },
+}
+
+/// What goes on without a quorum if an operator says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryReport {
+    /// The history, 32 hexadecimal digits.
+    pub history: String,
+    /// The round that it works towards.
+    pub round: u64,
+    /// The members that it goes on with, ascending.
+    pub goes_on: Vec<u64>,
+    /// The voters that it goes on without, ascending.
+    pub missing: Vec<u64>,
+    /// Whether it was told to.
+    pub ordered: bool,
 }
 
 /// The open socket; removed when dropped.
@@ -181,9 +204,41 @@ async fn answer(line: &str, context: &NodeContext) -> Answer {
                 Err(error) => Answer::Refused { error },
             };
         }
+        Request::Recover { history } => return recover(history.as_deref(), context).await,
         Request::Exited { node } => context.actors.tell(liveness::In::Exited(NodeId(node), None)),
     }
     Answer::Done
+}
+
+/// Says what would go on without a quorum, or lets it.
+async fn recover(history: Option<&str>, context: &NodeContext) -> Answer {
+    let refused = |error: String| Answer::Refused { error };
+    let (ask, answer) = tokio::sync::oneshot::channel();
+    context.actors.tell_coordinator(CoordinatorMessage::Recover(None, ask));
+    let recovery = match answer.await {
+        Ok(Ok(recovery)) => recovery,
+        Ok(Err(error)) => return refused(error.to_string()),
+        Err(_) => return refused("the node has stopped".to_owned()),
+    };
+    let named = format!("{:032x}", recovery.lineage.0);
+    if let Some(history) = history {
+        if history != named {
+            return refused(format!("this node stands in {named}, not in {history}: nothing was changed"));
+        }
+        let (order, ordered) = tokio::sync::oneshot::channel();
+        context.actors.tell_coordinator(CoordinatorMessage::Recover(Some(recovery.lineage), order));
+        if let Ok(Err(error)) = ordered.await {
+            return refused(error.to_string());
+        }
+    }
+    let ids = |nodes: Vec<NodeId>| nodes.into_iter().map(|node| node.0).collect();
+    Answer::Recovers(RecoveryReport {
+        ordered: history.is_some(),
+        history: named,
+        round: recovery.round.0,
+        goes_on: ids(recovery.goes_on),
+        missing: ids(recovery.missing),
+    })
 }
 
 /// Writes the last events down; the file they are in.

@@ -58,3 +58,22 @@ impl RoundError {
         }
     }
 }
+
+/// Why a history must not go on without a quorum; nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum RecoveryError {
+    /// The node stands in no history.
+    #[error(
+        "this node is no member: it waits to be admitted to a history that went further, or that it takes for such; ask one of its members"
+    )]
+    NoMember,
+    /// There is nothing to go on from.
+    #[error("no round was decided here: there is nothing to go on from; start the nodes again")]
+    NothingDecided,
+    /// Nothing is wrong.
+    #[error("a quorum of the voters lives: rounds go on by themselves; see status for what they wait for")]
+    QuorumLives,
+    /// It has forked too often to be compared with others.
+    #[error("this history has forked as often as one may; restart from a checkpoint")]
+    ForkedTooOften,
+}

@@ -98,6 +98,8 @@ pub enum In {
     /// The history that this node resigned for is deserted: it takes its place again, if nobody went on without it. Answered with
     /// [`Effect::Stands`] then.
     Return,
+    /// An operator says that this history goes on without a quorum: see [`super::Coordinator::recovery`].
+    Recover(Lineage),
     /// Time passed.
     Tick,
 }

@@ -49,6 +49,7 @@ use data::Movement;
 use deciding::Deciding;
 use early::Early;
 pub use early::{EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX};
+pub use forking::Recovery;
 use history::{History, Maps};
 pub use leading::{FOLLOW_WAIT, PROMISE_WAIT};
 pub use learning::LEAVE_ACKNOWLEDGED_WAIT;
@@ -120,6 +121,7 @@ impl Machine for Coordinator {
                 }
             }
             In::Resign(gives_up) => self.resign(gives_up, out),
+            In::Recover(lineage) => self.recover(lineage, now, out),
             In::Return => self.return_to_history(now, out),
             In::Tick => self.tick(now, out),
         }

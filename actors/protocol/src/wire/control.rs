@@ -145,6 +145,8 @@ pub enum Message {
     Fork {
         /// The new history.
         lineage: Lineage,
+        /// An operator said so: members follow whatever they are configured to do without a quorum.
+        ordered: bool,
         /// Its voters.
         #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
         voters: Vec<Voter>,

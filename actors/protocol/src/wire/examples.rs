@@ -271,8 +271,8 @@ fn decisions() -> Vec<(Message, String)> {
         (Message::Learn, "12000000".to_owned()),
         (Message::Learned, "13000000".to_owned()),
         (
-            Message::Fork { lineage: header().lineage, voters: vec![voter()] },
-            format!("14000000{LINEAGE}010000000000000007000000000000000300000000000000"),
+            Message::Fork { lineage: header().lineage, ordered: true, voters: vec![voter()] },
+            format!("14000000{LINEAGE}01010000000000000007000000000000000300000000000000"),
         ),
         (Message::Broken(NodeId(9)), "150000000900000000000000".to_owned()),
     ]

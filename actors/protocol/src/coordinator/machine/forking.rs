@@ -11,17 +11,31 @@
 use super::Coordinator;
 use super::following::is_member;
 use super::timers::Timer;
+use crate::coordinator::error::RecoveryError;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::Outcome;
 use crate::coordinator::voters::{Voter, Voters};
 use crate::forks::FORKS_MAX;
-use crate::ident::{Lineage, NodeId, Term};
+use crate::ident::{Lineage, NodeId, Round, Term};
 use crate::machine::Outbox;
 use crate::policy::{OnQuorumLoss, Quorum};
 use crate::time::Instant;
 use crate::wire::{Header, Message};
 use std::collections::BTreeSet;
 use xxhash_rust::xxh3::xxh3_128;
+
+/// What goes on if an operator says so.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Recovery {
+    /// The history that goes on.
+    pub lineage: Lineage,
+    /// The round that it works towards.
+    pub round: Round,
+    /// The members that it goes on with, ascending.
+    pub goes_on: Vec<NodeId>,
+    /// The voters that it goes on without, ascending.
+    pub missing: Vec<NodeId>,
+}
 
 impl Coordinator {
     /// Starts a history without a quorum, once it was waited for long enough, or nobody is left to wait for.
@@ -34,24 +48,56 @@ impl Coordinator {
         }
         let due = self.deciding.as_ref().is_some_and(|deciding| deciding.fork_due);
         if due || (!self.quorum_lives() && self.missing_voters_ended()) {
-            return self.fork(now, out);
+            return self.fork(false, now, out);
         }
         self.timers.start(Timer::Fork, now.after(self.settings.fork_after));
     }
 
-    fn fork(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+    fn fork(&mut self, ordered: bool, now: Instant, out: &mut Outbox<Effect>) {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
-        let reached: BTreeSet<NodeId> = self.taking_part().into_iter().filter(|node| !self.links.is_given_up(*node)).collect();
+        let reached = self.reached_members();
         let voters: Vec<Voter> = history.view.members().iter().filter(|member| reached.contains(&member.id)).map(Voter::from).collect();
         let term = deciding.highest.next_of(self.me());
         let lineage = forked(history.lineage, history.round.0, term, &voters);
-        let message = Message::Fork { lineage, voters: voters.clone() };
+        let message = Message::Fork { lineage, ordered, voters: voters.clone() };
         for to in reached.into_iter().filter(|to| *to != self.me()) {
             let place = crate::machine::Place { term, ..self.place() };
             self.send_from(place, to, message.clone(), out);
         }
         self.enter_fork(lineage, voters, term.node);
         self.ask_for_promises(term, now, out);
+    }
+
+    /// What an operator's order to go on without a quorum would do.
+    ///
+    /// # Errors
+    /// It must not be done; nothing was changed.
+    pub fn recovery(&self) -> Result<Recovery, RecoveryError> {
+        let Some(history) = self.history.as_ref().filter(|history| history.member) else { return Err(RecoveryError::NoMember) };
+        let undecided = self.deciding.as_ref().is_some_and(|deciding| deciding.decided.is_none());
+        if history.last.is_none() || !undecided {
+            return Err(RecoveryError::NothingDecided);
+        }
+        if self.quorum_lives() {
+            return Err(RecoveryError::QuorumLives);
+        }
+        if history.forks.len() >= FORKS_MAX {
+            return Err(RecoveryError::ForkedTooOften);
+        }
+        let goes_on = self.reached_members();
+        let missing = history.voters.ids().filter(|voter| !goes_on.contains(voter)).collect();
+        Ok(Recovery { lineage: history.lineage, round: history.round, goes_on: goes_on.into_iter().collect(), missing })
+    }
+
+    /// An operator named the history that goes on.
+    pub(super) fn recover(&mut self, lineage: Lineage, now: Instant, out: &mut Outbox<Effect>) {
+        if self.recovery().is_ok_and(|recovery| recovery.lineage == lineage) {
+            self.fork(true, now, out);
+        }
+    }
+
+    fn reached_members(&self) -> BTreeSet<NodeId> {
+        self.taking_part().into_iter().filter(|node| !self.links.is_given_up(*node)).collect()
     }
 
     fn enter_fork(&mut self, lineage: Lineage, voters: Vec<Voter>, leader: NodeId) {
@@ -66,13 +112,12 @@ impl Coordinator {
     }
 
     pub(super) fn receive_fork(&mut self, header: &Header, lineage: Lineage, voters: Vec<Voter>, now: Instant, out: &mut Outbox<Effect>) {
-        let allowed = self.may_follow_forks();
         let Some(history) = &self.history else { return };
         let akin = lineage.is_decided() && lineage != history.lineage && lineage.is_akin(history.lineage);
         let members =
             voters.iter().all(|voter| history.view.member(voter.node).is_some_and(|member| member.incarnation == voter.incarnation));
         let leads = voters.iter().any(|voter| voter.node == header.sender);
-        if !(allowed && akin && members && leads && voters.contains(&self.myself()) && history.member) {
+        if !(akin && members && leads && voters.contains(&self.myself()) && history.member) {
             return;
         }
         let Some(deciding) = &mut self.deciding else { return };
@@ -102,7 +147,7 @@ impl Coordinator {
     }
 
     /// Whether this node goes on in histories that began without a quorum.
-    fn may_follow_forks(&self) -> bool {
+    pub(super) fn may_follow_forks(&self) -> bool {
         self.settings.quorum == Quorum::Survivors || self.settings.on_quorum_loss == OnQuorumLoss::Fork
     }
 

@@ -261,7 +261,7 @@ impl Coordinator {
         let missing = Nodes(&ids(&dead)).to_string();
         Some(format!(
             "{found}: no quorum. {rule}. Bring back {missing}, whose processes may still run elsewhere; a new start of one has no vote \
-             (unless on_quorum_loss = fork and all of them were started again). Or run with quorum = survivors"
+             (unless on_quorum_loss = fork and all of them were started again). If they are gone for good, slowmo recover goes on without"
         ))
     }
 

@@ -1,8 +1,8 @@
 //! Who is told what, and whose word counts: one machine, told by hand what the others say.
 
 use super::streams::{LINEAGE, Leader, SPEC, contribution, founded, says};
-use crate::coordinator::{Effect, In, Outcome, RoundKind, RoundSpec, Settings};
-use crate::ident::{Epoch, Incarnation, NodeId, Round, Step, Term};
+use crate::coordinator::{Effect, In, Outcome, Recovery, RecoveryError, RoundKind, RoundSpec, Settings};
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use crate::machine::Place;
 use crate::policy::Quorum;
 use crate::view::{Member, View};
@@ -101,4 +101,25 @@ fn a_voter_that_was_left_out_asks_whoever_is_ahead() {
     // Node 9 joined while nobody reached node 3, and leads by now.
     assert!(asks(&voter.hear_at(9, place, Message::Prepare)));
     assert!(!asks(&voter.hear_at(9, place, Message::Prepare)), "once a round");
+}
+
+#[test]
+fn an_operator_names_the_history_that_goes_on_where_a_quorum_is_lost() {
+    let (mut member, outcome) = ready(&[1, 2, 3], 2, |settings| settings);
+    [1, 3].into_iter().for_each(|id| _ = member.lose(id, false));
+    assert_eq!(member.machine.recovery(), Err(RecoveryError::NothingDecided));
+    member.tell(In::Back(NodeId(1)));
+    member.tell(In::Back(NodeId(3)));
+    member.hear(1, Message::Decide { entry: Some(outcome), leaves: false });
+    assert_eq!(member.machine.recovery(), Err(RecoveryError::QuorumLives));
+    [1, 3].into_iter().for_each(|id| _ = member.lose(id, false));
+    let expected = Recovery { lineage: LINEAGE, round: Round(1), goes_on: vec![NodeId(2)], missing: vec![NodeId(1), NodeId(3)] };
+    assert_eq!(member.machine.recovery(), Ok(expected));
+    member.tell(In::Recover(Lineage(LINEAGE.0 + 1)));
+    assert_eq!(member.machine.place().lineage, LINEAGE, "that is another history");
+    member.tell(In::Recover(LINEAGE));
+    let place = member.machine.place();
+    assert!(place.lineage != LINEAGE && place.lineage.is_akin(LINEAGE), "{place:?}");
+    // A history of its own needs nobody's vote, nor to be recovered.
+    assert_eq!(member.machine.recovery(), Err(RecoveryError::QuorumLives));
 }

@@ -44,7 +44,7 @@ fn the_largest_messages_fit_a_control_frame() {
         Message::Decide { entry: Some(largest.clone()), leaves: true },
         Message::Accept(Some(largest.clone())),
         Message::Promise { accepted: Some((header().term, largest.clone())), floor: header().term, contributed: Some(contributed) },
-        Message::Fork { lineage: header().lineage, voters: vec![voter(); MEMBERS_MAX] },
+        Message::Fork { lineage: header().lineage, ordered: false, voters: vec![voter(); MEMBERS_MAX] },
         Message::Attempt(replacing(&largest)),
         Message::Admit { parent: largest.clone(), draft: replacing(&largest) },
     ];
@@ -148,7 +148,7 @@ fn lists_of_an_attempt() -> Vec<Counted> {
         clear(&mut empty);
         counted(name, bound, &frame(Message::Attempt(empty)), &frame(Message::Attempt(longer)))
     };
-    let fork = |voters| frame(Message::Fork { lineage: header().lineage, voters });
+    let fork = |voters| frame(Message::Fork { lineage: header().lineage, ordered: false, voters });
     vec![
         list("absent members", MEMBERS_MAX, &|draft| draft.absent_members.clear()),
         list("silent members", MEMBERS_MAX, &|draft| draft.silent_members.clear()),

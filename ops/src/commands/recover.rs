@@ -1,0 +1,52 @@
+//! `slowmo recover`: an operator names the history that goes on without a quorum.
+
+use crate::console::Console;
+use anyhow::bail;
+use clap::Args;
+use serde::Serialize;
+use slowmo::admin::{Answer, RecoveryReport, Request};
+use slowmo_ops::jobs;
+use std::path::PathBuf;
+
+/// Go on without voters that are gone for good, where a majority is lost.
+///
+/// Without --history it says what would go on, and changes nothing. Ask the node that stands furthest: what the others decided without it
+/// is lost. A node that reaches a newer history waits to be admitted to that, and refuses.
+#[derive(Debug, Args)]
+pub struct Recover {
+    /// The node's own admin socket (key `admin`).
+    #[arg(long, value_name = "SOCKET")]
+    admin: PathBuf,
+    /// The history that goes on, as this command says it without this option.
+    #[arg(long, value_name = "LINEAGE")]
+    history: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Recovered {
+    command: &'static str,
+    succeeded: bool,
+    #[serde(flatten)]
+    report: RecoveryReport,
+}
+
+impl Recover {
+    /// Does it.
+    pub fn run(self, console: Console) -> anyhow::Result<()> {
+        let report = match jobs::ask_at(&self.admin, Request::Recover { history: self.history })? {
+            Answer::Recovers(report) => report,
+            Answer::Refused { error } => bail!("{error}"),
+            _ => bail!("the node at {} is of another version", self.admin.display()),
+        };
+        let RecoveryReport { history, round, goes_on, missing, ordered } = &report;
+        let verb = if *ordered { "goes on" } else { "would go on" };
+        let mut text = format!("history {history} {verb} at round {round} with nodes {goes_on:?}, without voters {missing:?}");
+        if !ordered {
+            let admin = self.admin.display();
+            text.push_str(&format!(
+                "\nwhatever those decided meanwhile is lost, and they give way when they come back; if they are gone for good:\n  slowmo recover --admin {admin} --history {history}"
+            ));
+        }
+        console.result(text, &Recovered { command: "recover", succeeded: true, report })
+    }
+}
