@@ -20,6 +20,7 @@
 //! | [`checkpoint`] | when decided state is kept for good, and who writes which part |
 //! | [`trace`] | nothing: what happened in a run, as events that invariants judge |
 //! | [`planted`] | bugs on purpose, for tests only |
+//! | `simulation` | nothing: what simulations run on, for tests only |
 //! | [`wire`] | control frames and stream headers, bounded decoding |
 #![deny(missing_docs)]
 
@@ -41,12 +42,12 @@ pub mod outer;
 pub mod planted;
 pub mod policy;
 pub mod push_sum;
-#[cfg(test)]
-mod random;
 pub mod real;
 pub mod sampler;
 pub mod schedule;
 pub mod shards;
+#[cfg(any(test, feature = "testing"))]
+pub mod simulation;
 pub mod time;
 pub mod topology;
 pub mod trace;

@@ -4,10 +4,7 @@ use crate::buffers::{Assembled, Frozen};
 use crate::data::Buffers;
 use crate::error::ExchangeError;
 use crate::worker::{Basis, Exchanged};
-use slowmo_protocol::aggregator::Request;
-use slowmo_protocol::model::ModelSize;
-use slowmo_protocol::node::ToAggregator;
-use slowmo_protocol::sampler::Progress;
+use slowmo_protocol::node::{Arrive, ToAggregator};
 use tokio::sync::oneshot;
 
 /// Messages to the aggregator.
@@ -34,22 +31,14 @@ pub enum AggregatorMessage {
     },
 }
 
-/// A worker at an exchange.
+/// A worker at an exchange, and what it lends.
 pub struct Arrival {
-    /// Its index on the node.
-    pub worker: usize,
-    /// What it asks for.
-    pub request: Request,
-    /// What the node trains.
-    pub model: ModelSize,
-    /// The node's contribution, from worker 0.
-    pub frozen: Option<Frozen>,
+    /// The request.
+    pub arrive: Arrive<Buffers>,
     /// The base optimizer's buffers, for whoever joins and for a checkpoint, from worker 0.
     pub donation: Option<Frozen>,
     /// The slow momentum of the whole model that the founding goes on from, from worker 0.
     pub momentum: Option<Frozen>,
-    /// Which samples were left when the round began, from worker 0.
-    pub samples: Option<Progress>,
     /// What it was made from, where that is recorded.
     pub basis: Basis,
     /// Where the result goes.

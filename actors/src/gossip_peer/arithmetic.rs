@@ -5,13 +5,14 @@
 //! `(own − stays)·z + Σ scale·y`: it needs nothing of the training thread, which mixes it in and hands over the model as it was. Where
 //! something is sent, `own = stays`, and the correction is no more than the messages.
 
-use super::messages::{GossipPeerMessage, Values};
+use super::messages::GossipPeerMessage;
 use super::payload::Payload;
 use crate::buffers::{Assembled, Buffer, Frozen, Pool, chunks};
 use crate::compute::compute;
 use ractor::ActorRef;
 use slowmo_protocol::gossip_peer::{Mix, Plan};
 use slowmo_protocol::mean;
+use slowmo_protocol::node::{Made, ToGossip};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -103,13 +104,13 @@ impl Arithmetic {
                 let (stays, rest) = if shared && mix.own <= 1.0 { (mix.own as f32, 0.0) } else { (1.0, mix.own - 1.0) };
                 let correction = self.complete(rest, parts);
                 self.mixing = Some(Mixing { correction: correction.clone(), stays, weight: mix.weight });
-                return Some(GossipPeerMessage::Mixed(mix, Values::Correction(correction, stays)));
+                return Some(ToGossip::Mixed(mix, Made::Correction(correction, f64::from(stays))).into());
             }
             Job::Moved(before, message) => return self.moved(before, message),
             Job::Mix(mix, own, parts) => {
                 let values = self.mix(own, parts);
                 self.last = Some((values.clone(), mix.weight));
-                return Some(GossipPeerMessage::Mixed(mix, Values::Numerators(values)));
+                return Some(ToGossip::Mixed(mix, Made::Numerators(values)).into());
             }
             Job::Encode(plan, values, payload) => {
                 payload.fill(values, &mut self.residual, plan.given(), &self.pool);
@@ -119,7 +120,7 @@ impl Arithmetic {
                 let correction = self.complete(mix.own - 1.0, parts);
                 let residual = std::mem::take(&mut self.residual);
                 let contribution = self.add(self.add(frozen, &correction), &residual);
-                return Some(GossipPeerMessage::Mixed(mix, Values::Contribution(contribution)));
+                return Some(ToGossip::Mixed(mix, Made::Contribution(contribution)).into());
             }
             Job::Last(values, weight) => self.last = Some((values, weight)),
             Job::Mend(before) => self.mend(before),

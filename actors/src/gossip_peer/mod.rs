@@ -3,22 +3,19 @@
 //! | file | does |
 //! |---|---|
 //! | `arithmetic` | mixes, on a thread of its own |
-//! | `incoming`, `outgoing` | messages from when they are offered, and until they are answered |
 //! | `transfer` | one message as a stream, out or in |
 //! | `payload` | a message's values, as float32 or encoded |
 //! | `shipments` | what was sent and may come back |
 
 mod arithmetic;
-mod incoming;
 mod messages;
-mod outgoing;
 mod payload;
 mod shipments;
 #[cfg(test)]
 mod tests;
 mod transfer;
 
-pub use messages::{GossipPeerMessage, Values};
+pub use messages::GossipPeerMessage;
 pub use payload::Payload;
 
 use crate::buffers::{Assembled, Frozen};
@@ -29,61 +26,38 @@ use crate::timer::Timer;
 use arithmetic::{Job, Jobs, Part};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use shipments::Shipments;
-use slowmo_protocol::algorithm::{Base, Gossip, WireType};
-use slowmo_protocol::gossip_peer::{Effect, GossipPeer, In, Key, Mix, Plan, Purpose, Waits};
-use slowmo_protocol::ident::{Lineage, NodeId, Round, Step};
-use slowmo_protocol::machine::{Machine, Outbox};
-use slowmo_protocol::membership;
-use slowmo_protocol::node::{GossipDone, ToAggregator, ToGossip};
-use slowmo_protocol::schedule::{gossips_before, next_boundary};
-use slowmo_protocol::view::View;
+use slowmo_protocol::algorithm::WireType;
+use slowmo_protocol::gossip_peer::{In, Key, Mix, PARKED_MAX, Plan, Sent, Waits};
+use slowmo_protocol::machine::Outbox;
+use slowmo_protocol::node::{GossipEffect, GossipPart, Made, ToGossip};
 use slowmo_protocol::wire::Bulk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
-
-/// Frames that wait for this node's first view.
-const EARLY_FRAMES_MAX: usize = 1024;
+use transfer::ReadError;
 
 /// The shell of the gossip peer.
 pub struct GossipPeerActor;
 
-/// The gossip peer's machine (once there is a view), its streams and values.
+/// The gossip peer's part of the node, its streams under way and its arithmetic.
 pub struct GossipPeerState {
-    machine: Option<GossipPeer>,
-    out: Outbox<Effect>,
+    part: GossipPart<Buffers>,
     context: Arc<NodeContext>,
     myself: ActorRef<GossipPeerMessage>,
     timer: Timer,
     jobs: Jobs,
-    round: Round,
-    /// Frames of members that heard of the first view before this node; at most [`EARLY_FRAMES_MAX`].
-    early: Vec<In>,
     /// How many values a message has; 0 until the model is known.
     elements: usize,
-    /// Streams that the machine has not asked to be read yet.
-    streams: BTreeMap<Key, Arrived>,
-    /// The most of them since the last decided round.
-    fullest: usize,
     reading: BTreeMap<Key, AbortHandle>,
-    /// Messages that have arrived: those that are accepted wait for the next mix.
-    arrived: BTreeMap<Key, Part>,
     sending: JoinSet<()>,
     shipments: Shipments,
-    /// What the training threads left of the model in this exchange.
-    frozen: Option<Frozen>,
     /// Synchronous: the numerators as shipped, and which part of them stays.
     shipped: Option<Part>,
     /// Synchronous: the push-sum weight of that part.
     kept: f64,
-    /// Overlapped: what is sent when the training thread has mixed.
-    plan: Option<Plan>,
     /// Synchronous: the numerators that the model in the training threads comes from, with their weight.
     last: Option<(Assembled, f64)>,
-    /// The weight of the last mix.
-    weight: f64,
-    /// Overlapped: the training threads mix, so that nobody else knows the numerators.
-    training_mixes: bool,
 }
 
 impl Actor for GossipPeerActor {
@@ -104,144 +78,116 @@ impl Actor for GossipPeerActor {
         match message {
             GossipPeerMessage::Told(Told { message, credit: _credit }) => state.take(message).await,
             GossipPeerMessage::Encoded(plan, payload) => state.send(&plan, &payload),
-            // A round was decided meanwhile: the training threads get that.
-            GossipPeerMessage::Mixed(mix, _) if mix.round < state.round => {}
-            GossipPeerMessage::Mixed(mix, values) => state.mixed(&mix, values),
         }
-        state.execute().await;
         while state.sending.try_join_next().is_some() {}
-        let deadline = state.machine.as_ref().and_then(GossipPeer::next_deadline);
-        let (now, myself) = (state.context.clock.now(), state.myself.clone());
-        state.timer.arm(deadline, now, &myself, || ToGossip::In(In::Tick).into());
+        state.timer.arm(state.part.next_deadline(), state.context.clock.now(), &state.myself, || ToGossip::In(In::Tick).into());
         Ok(())
     }
 
     async fn post_stop(&self, _: ActorRef<Self::Msg>, state: &mut GossipPeerState) -> Result<(), ActorProcessingErr> {
-        state.forget_all();
+        state.sending.abort_all();
+        state.reading.values().for_each(AbortHandle::abort);
         Ok(())
     }
 }
 
 impl GossipPeerState {
     fn new(context: Arc<NodeContext>, myself: ActorRef<GossipPeerMessage>) -> Self {
-        Self {
-            machine: None,
-            out: Outbox::default(),
-            timer: Timer::default(),
-            jobs: arithmetic::start(Arc::clone(&context.pool), myself.clone()),
-            context,
-            myself,
-            round: Round::FOUNDING,
-            early: Vec::new(),
-            elements: 0,
-            streams: BTreeMap::new(),
-            fullest: 0,
-            reading: BTreeMap::new(),
-            arrived: BTreeMap::new(),
-            sending: JoinSet::new(),
-            shipments: Shipments::default(),
-            frozen: None,
-            shipped: None,
-            kept: 1.0,
-            plan: None,
-            last: None,
-            weight: 1.0,
-            training_mixes: false,
-        }
-    }
-
-    async fn take(&mut self, message: ToGossip<Buffers>) {
-        match message {
-            ToGossip::Model(elements) => self.elements = elements,
-            ToGossip::View(view, lineage, round, order) => {
-                self.record_gauges();
-                self.enter(view, lineage, round, order).await;
-            }
-            ToGossip::Round(round) => {
-                self.record_gauges();
-                self.go_to(round).await;
-                self.feed(In::Round(round));
-            }
-            // A round was decided meanwhile: the training threads get that.
-            ToGossip::Gossip(_, round, _) | ToGossip::Settle(_, round, _) if round < self.round => {}
-            ToGossip::Gossip(step, round, frozen) => self.gossip(step, round, frozen).await,
-            ToGossip::Settle(step, round, frozen) => {
-                self.go_to(round).await;
-                self.frozen = Some(frozen);
-                self.feed(In::Settle { step, round });
-            }
-            ToGossip::Moved { step, before, withheld } => self.moved(step, before, withheld).await,
-            ToGossip::Stepped(values) => self.go_on_from(&values).await,
-            ToGossip::Decided(round, values) => self.decided(round, &values).await,
-            ToGossip::Stream(arrived) => self.offered(arrived),
-            ToGossip::Read(key, values) => self.read(key, values),
-            ToGossip::Sent(sent, true) => self.feed(In::Sent(sent)),
-            ToGossip::Sent(sent, false) => self.feed(In::SendFailed(sent)),
-            ToGossip::Leave(_) if self.machine.is_none() => self.context.actors.tell(membership::In::Leave),
-            ToGossip::Leave(round) => {
-                self.go_to(round).await;
-                // Its training thread went away without mixing: nothing of that step is sent.
-                if let Some(plan) = self.plan.take() {
-                    self.feed(In::Withheld(plan.step));
-                }
-                self.feed(In::Leave(round));
-            }
-            ToGossip::In(event) => {
-                if matches!(event, In::Tick) {
-                    self.timer.disarm();
-                }
-                self.feed(event);
-            }
-        }
-    }
-
-    fn settings(&self) -> Option<Gossip> {
-        match self.context.settings.algorithm.base {
-            Base::Sgp(gossip) => Some(gossip),
-            _ => None,
-        }
-    }
-
-    fn staleness(&self) -> u32 {
-        self.settings().map_or(0, |gossip| gossip.staleness)
-    }
-
-    fn is_synchronous(&self) -> bool {
-        self.staleness() == 0
-    }
-
-    async fn enter(&mut self, view: View, lineage: Lineage, round: Round, order: Vec<NodeId>) {
-        let Some(gossip) = self.settings() else { return };
-        self.reset(round).await;
-        if self.machine.is_some() {
-            return self.feed(In::View { view, lineage, round, order });
-        }
-        let settings = &self.context.settings;
+        let settings = &context.settings;
         let settle = settings.grace.min(settings.round_timeout / 2) / 2;
         let waits = Waits {
             message: NodeContext::span(settings.grace),
             settle: NodeContext::span(settle),
             leave: NodeContext::span(settings.round_timeout),
         };
-        let mut machine = GossipPeer::new(settings.identity, gossip, waits, (&view, lineage, round)).ordered(&order);
-        // Members that are faster may have sent already.
-        let now = self.context.clock.now();
-        for (key, arrived) in &self.streams {
-            if let Bulk::Gossip { weight, .. } = arrived.content {
-                machine.handle(In::Offered { header: arrived.header, step: key.1, weight }, now, &mut self.out);
-            }
+        Self {
+            part: GossipPart::new(settings.identity, settings.algorithm, waits),
+            timer: Timer::default(),
+            jobs: arithmetic::start(Arc::clone(&context.pool), myself.clone()),
+            context,
+            myself,
+            elements: 0,
+            reading: BTreeMap::new(),
+            sending: JoinSet::new(),
+            shipments: Shipments::default(),
+            shipped: None,
+            kept: 1.0,
+            last: None,
         }
-        self.machine = Some(machine);
-        std::mem::take(&mut self.early).into_iter().for_each(|frame| self.feed(frame));
     }
 
-    fn feed(&mut self, event: In) {
-        let now = self.context.clock.now();
-        match &mut self.machine {
-            Some(machine) => machine.handle(event, now, &mut self.out),
-            // Nobody may be waited for in vain because it said early that it sends nothing.
-            None if matches!(event, In::Frame { .. }) && self.early.len() < EARLY_FRAMES_MAX => self.early.push(event),
-            None => {}
+    async fn take(&mut self, message: ToGossip<Buffers>) {
+        match &message {
+            ToGossip::Model(elements) => self.elements = *elements,
+            ToGossip::View(..) | ToGossip::Round(_) => self.record_gauges(),
+            ToGossip::Read(key, _) => _ = self.reading.remove(key),
+            ToGossip::Mixed(mix, Made::Numerators(values)) if mix.round >= self.part.round() => {
+                self.last = Some((values.clone(), mix.weight));
+            }
+            ToGossip::In(In::Tick) => self.timer.disarm(),
+            _ => {}
+        }
+        let mut out = Outbox::default();
+        self.part.handle(message, self.context.clock.now(), &mut out);
+        for effect in out.take() {
+            self.execute(effect).await;
+        }
+        self.show();
+    }
+
+    async fn execute(&mut self, effect: GossipEffect<Buffers>) {
+        match effect {
+            GossipEffect::Send { to, frame } => self.context.send_frame(to, &frame),
+            GossipEffect::Tell(mail) => self.context.actors.tell(mail),
+            GossipEffect::Reset => {
+                self.sending.abort_all();
+                self.shipments.clear();
+                self.shipped = None;
+                self.last = None;
+                self.work(Job::Reset).await;
+            }
+            GossipEffect::Freeze(frozen, weight) => {
+                self.kept = weight;
+                let mut values = Assembled::default();
+                values.insert(0, arithmetic::unbiased(&self.context.pool, frozen, self.last.as_ref(), weight));
+                self.shipped = Some(Part { values: Payload::Float32(values), scale: 1.0 });
+            }
+            GossipEffect::Read(key, arrived) => self.read(key, arrived),
+            GossipEffect::Stop(key) => {
+                if let Some(reading) = self.reading.remove(&key) {
+                    reading.abort();
+                }
+            }
+            GossipEffect::Fold(values) => self.work(Job::Fold(whole(values))).await,
+            GossipEffect::Mix { mix, arrived, frozen } => self.mix(mix, arrived, frozen).await,
+            GossipEffect::Ship(plan) => self.ship(plan).await,
+            GossipEffect::Moved(before, plan) => {
+                let (wire, now) = (self.wire(), self.context.clock.now());
+                let message = plan.map(|plan| {
+                    let payload = Payload::awaited(wire);
+                    self.shipments.keep(&plan, payload.clone(), now);
+                    (Arc::new(plan), payload)
+                });
+                self.work(Job::Moved(before, message)).await;
+            }
+            // Without a model the training thread could not mix at all.
+            GossipEffect::Mend(before) if before.is_empty() => {}
+            GossipEffect::Mend(before) => self.work(Job::Mend(before)).await,
+            GossipEffect::GoOn(values, weight) => {
+                let values = arithmetic::front(&self.context.pool, &values, self.elements);
+                self.last = self.part.is_synchronous().then(|| (values.clone(), weight));
+                self.work(Job::Last(values, weight)).await;
+            }
+            GossipEffect::Forget(sent) => self.acknowledged(sent),
+            GossipEffect::Late(nodes) => {
+                let staleness = self.part.settings().map_or(0, |gossip| gossip.staleness);
+                for node in nodes {
+                    let what = format!("{node} is more than {staleness} steps late: gossip goes on without it");
+                    tracing::info!("{what}");
+                    self.context.status.event(what);
+                }
+            }
+            GossipEffect::Refused(header) => tracing::warn!(from = %header.sender, round = header.round.0, "gossip stream refused"),
         }
     }
 
@@ -251,98 +197,30 @@ impl GossipPeerState {
         }
     }
 
-    /// A decided round makes every weight 1: values of before are void.
-    async fn go_to(&mut self, round: Round) {
-        if round > self.round {
-            self.reset(round).await;
-        }
+    /// How messages travel.
+    fn wire(&self) -> WireType {
+        self.part.settings().map_or(WireType::Float32, |gossip| gossip.wire)
     }
 
-    async fn reset(&mut self, round: Round) {
-        self.round = round;
-        self.sending.abort_all();
-        self.shipments.clear();
-        (self.frozen, self.shipped, self.plan, self.last, self.weight) = (None, None, None, None, 1.0);
-        self.training_mixes = false;
-        self.work(Job::Reset).await;
+    fn read(&mut self, key: Key, arrived: Arrived) {
+        let Bulk::Gossip { scale, .. } = arrived.content else { return };
+        let (pool, myself, elements, wire) = (Arc::clone(&self.context.pool), self.myself.clone(), self.elements, self.wire());
+        let task = tokio::spawn(async move {
+            let values = transfer::read(&pool, arrived, elements, (wire, scale)).await;
+            let values = values.inspect_err(|error| log(key, error));
+            // A stopped gossip peer needs no result.
+            _ = myself.cast(ToGossip::Read(key, values.ok()).into());
+        });
+        self.reading.insert(key, task.abort_handle());
     }
 
-    /// The training threads get these values of a decided round, with which their model begins the next one. They have not gossiped
-    /// in it yet: the aggregator, which asks for that, says this first.
-    async fn decided(&mut self, round: Round, values: &Assembled) {
-        self.go_to(round).await;
-        self.feed(In::Round(round));
-        if round == self.round {
-            self.go_on_from(values).await;
-        }
-    }
-
-    /// The training threads get other numerators, of the same weight as before, than the arithmetic left them.
-    async fn go_on_from(&mut self, values: &Assembled) {
-        let values = arithmetic::front(&self.context.pool, values, self.elements);
-        self.last = self.is_synchronous().then(|| (values.clone(), self.weight));
-        self.work(Job::Last(values, self.weight)).await;
-    }
-
-    fn forget_all(&mut self) {
-        self.sending.abort_all();
-        self.reading.values().for_each(|reading| reading.abort());
-    }
-
-    async fn gossip(&mut self, step: Step, round: Round, frozen: Option<Frozen>) {
-        self.go_to(round).await;
-        if let (Some(frozen), Some(machine)) = (frozen, &self.machine) {
-            self.kept = machine.own_weight();
-            let own = arithmetic::unbiased(&self.context.pool, frozen, self.last.as_ref(), self.kept);
-            let mut values = Assembled::default();
-            values.insert(0, own);
-            self.shipped = Some(Part { values: Payload::Float32(values), scale: 1.0 });
-        }
-        let turn = gossips_before(&self.context.settings.algorithm, step);
-        self.feed(In::Gossip { step, turn, round });
-    }
-
-    async fn execute(&mut self) {
-        for effect in self.out.take() {
-            match effect {
-                Effect::Receive(key) => self.receive(key),
-                Effect::Drop(key) => self.drop_message(key),
-                Effect::Mix(mix) => self.mix(mix).await,
-                Effect::Ship(plan) => self.ship(plan).await,
-                Effect::Forget(sent) => self.acknowledged(sent),
-                Effect::Send { to, frame } => self.context.send_frame(to, &frame),
-                Effect::Late(nodes) => nodes.into_iter().for_each(|node| self.late(node)),
-                Effect::Left => self.context.actors.tell(membership::In::Leave),
-            }
-        }
-        self.fold_arrived().await;
-        self.show();
-    }
-
-    /// Overlapped: what is accepted is folded into the next correction while the training threads compute.
-    async fn fold_arrived(&mut self) {
-        if self.is_synchronous() || self.training_mixes {
-            return;
-        }
-        for (_, part) in std::mem::take(&mut self.arrived) {
-            self.work(Job::Fold(part)).await;
-        }
-    }
-
-    async fn mix(&mut self, mix: Mix) {
-        let mut parts: Vec<Part> = mix.arrivals.iter().filter_map(|key| self.arrived.remove(key)).collect();
+    async fn mix(&mut self, mix: Mix, arrived: Vec<Assembled>, frozen: Option<Frozen>) {
+        let mut parts: Vec<Part> = arrived.into_iter().map(whole).collect();
         parts.extend(self.shipments.take_back(&mix.returned));
-        self.weight = mix.weight;
-        let job = match (mix.purpose, self.is_synchronous()) {
-            (Purpose::Average, _) => {
-                let Some(frozen) = self.frozen.take() else { return };
-                Job::Settle(mix, frozen, parts)
-            }
-            (Purpose::Gossip, false) => {
-                self.training_mixes = true;
-                Job::Correct(mix, parts)
-            }
-            (Purpose::Gossip, true) => {
+        let job = match frozen {
+            Some(frozen) => Job::Settle(mix, frozen, parts),
+            None if !self.part.is_synchronous() => Job::Correct(mix, parts),
+            None => {
                 let Some(mut own) = self.shipped.take() else { return };
                 // Less of it where this node gives up what was reclaimed from it; else exactly what was kept.
                 own.scale *= (mix.own / self.kept) as f32;
@@ -352,44 +230,87 @@ impl GossipPeerState {
         self.work(job).await;
     }
 
-    /// A mix is complete: its result goes to the training threads.
-    fn mixed(&mut self, mix: &Mix, values: Values) {
-        let Mix { step, weight, .. } = *mix;
-        let actors = &self.context.actors;
-        let (values, stays) = match values {
-            Values::Contribution(frozen) => return actors.tell(ToAggregator::Settled(step, weight, frozen)),
-            Values::Numerators(values) => {
-                self.last = Some((values.clone(), weight));
-                (values, None)
+    /// Synchronous: what is sent is made of the own part. The message is kept from here on: its mass may come back before it leaves.
+    async fn ship(&mut self, plan: Plan) {
+        if !self.part.is_synchronous() {
+            return;
+        }
+        let Some(own) = &mut self.shipped else { return };
+        own.scale = plan.split.kept_scale;
+        self.kept = plan.split.kept;
+        let Payload::Float32(values) = own.values.clone() else { return };
+        let (plan, now) = (Arc::new(plan), self.context.clock.now());
+        match self.wire() {
+            // It needs no encoding.
+            WireType::Float32 => {
+                let payload = Payload::Float32(values);
+                self.shipments.keep(&plan, payload.clone(), now);
+                self.send(&plan, &payload);
             }
-            Values::Correction(values, stays) => (values, Some(f64::from(stays))),
-        };
-        let contributors = mix.arrivals.len() + 1;
-        let next = Step(step.0.saturating_add(1));
-        let boundary = next_boundary(&self.context.settings.algorithm, step).unwrap_or(Step(u64::MAX));
-        let next_step = mix.behind.map_or(next, |reached| reached.min(boundary).max(next));
-        actors.tell(ToAggregator::GossipDone(Box::new(GossipDone { step, weight, contributors, next_step, values, stays })));
+            wire => {
+                let payload = Payload::awaited(wire);
+                self.shipments.keep(&plan, payload.clone(), now);
+                self.work(Job::Encode(plan, values, payload)).await;
+            }
+        }
     }
 
-    fn late(&self, node: NodeId) {
-        let what = format!("{node} is more than {} steps late: gossip goes on without it", self.staleness());
-        tracing::info!("{what}");
-        self.context.status.event(what);
+    /// Sends the messages of a plan by tasks of their own.
+    fn send(&mut self, plan: &Arc<Plan>, values: &Payload) {
+        let receivers = self.part.receivers(plan);
+        if receivers.is_empty() {
+            return;
+        }
+        self.shipments.depart(plan.step, self.context.clock.now());
+        let wire = self.wire();
+        for to in receivers {
+            let (context, plan, values, myself) = (Arc::clone(&self.context), Arc::clone(plan), values.clone(), self.myself.clone());
+            self.sending.spawn(async move {
+                let sent = transfer::send(&context, &plan, (wire, &values), to).await;
+                if let Err(error) = &sent {
+                    tracing::info!(%to, step = %plan.step, %error, "a gossip message was not sent as a whole");
+                }
+                // A stopped gossip peer needs no result.
+                _ = myself.cast(ToGossip::Sent((to, plan.step), sent.is_ok()).into());
+            });
+        }
+    }
+
+    /// The receiver has a message: its values need not be kept, and it says how fast the link is.
+    fn acknowledged(&mut self, sent: Sent) {
+        if let Some((bytes, since)) = self.shipments.under_way(sent) {
+            let elapsed = self.context.clock.now().since(since);
+            self.context.rates.measured(sent.0, bytes, Duration::from_micros(elapsed.0));
+        }
+        self.shipments.forget(sent);
+    }
+
+    /// Writes down, as a round is decided, how full it has been.
+    fn record_gauges(&mut self) {
+        let fullest = self.part.fullest();
+        if self.context.recorder.is_on() && self.part.machine().is_some() {
+            self.context.gauge("parked gossip streams", fullest, PARKED_MAX);
+        }
     }
 
     /// What `status` shows of gossip.
     fn show(&self) {
-        let Some(machine) = &self.machine else { return };
+        let Some(machine) = self.part.machine() else { return };
         let (weight, escrowed) = (machine.own_weight(), machine.escrowed());
         let (step, stragglers) = (machine.step(), machine.stragglers());
         self.context.status.gossip(Gossiping { weight, escrowed, step, stragglers });
     }
 }
 
-/// How messages travel.
-fn wire(context: &NodeContext) -> WireType {
-    match context.settings.algorithm.base {
-        Base::Sgp(gossip) => gossip.wire,
-        _ => WireType::Float32,
+/// Values that are mixed in as they are.
+fn whole(values: Assembled) -> Part {
+    Part { values: Payload::Float32(values), scale: 1.0 }
+}
+
+/// A broken stream may be the network's fault, a value that is not finite is the sender's.
+fn log((_, step, from): Key, error: &ReadError) {
+    match error {
+        ReadError::Stream(_) => tracing::info!(%from, %step, %error, "a gossip message broke off"),
+        ReadError::NotFinite(_) => tracing::warn!(%from, %step, %error, "a gossip message was refused"),
     }
 }

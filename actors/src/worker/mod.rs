@@ -5,7 +5,7 @@ use crate::aggregator::{AggregatorMessage, Arrival};
 use crate::context::NodeContext;
 use crate::error::ExchangeError;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use slowmo_protocol::node::ToGossip;
+use slowmo_protocol::node::{Arrive, ToGossip};
 use std::sync::Arc;
 
 mod messages;
@@ -34,7 +34,8 @@ impl Actor for WorkerActor {
         let message = match message {
             WorkerMessage::Exchange(asked) => {
                 let ExchangeRequest { request, model, frozen, donation, momentum, samples, basis, reply } = *asked;
-                AggregatorMessage::Arrive(Arrival { worker: *worker, request, model, frozen, donation, momentum, samples, basis, reply })
+                let arrive = Arrive { worker: *worker, request, model, frozen, samples };
+                AggregatorMessage::Arrive(Arrival { arrive, donation, momentum, basis, reply })
             }
             WorkerMessage::Mixed { step, before, withheld } => {
                 context.actors.tell(ToGossip::Moved { step, before, withheld });

@@ -2,7 +2,6 @@
 
 use super::mail::{Mail, Part};
 use super::network::{Packet, Process};
-use std::cmp::Ordering;
 use std::net::SocketAddr;
 
 /// One thing that happens.
@@ -57,35 +56,4 @@ pub enum Event {
     GoesOn,
     /// From now on nothing goes wrong.
     Quiet,
-}
-
-/// An event and when it happens; earlier ones are greater, so that a heap gives them first.
-#[derive(Debug)]
-pub struct Planned {
-    /// When.
-    pub at: u64,
-    /// Of those at the same time, which one.
-    pub sequence: u64,
-    /// What.
-    pub event: Event,
-}
-
-impl PartialEq for Planned {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.sequence) == (other.at, other.sequence)
-    }
-}
-
-impl Eq for Planned {}
-
-impl PartialOrd for Planned {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Planned {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.sequence).cmp(&(self.at, self.sequence))
-    }
 }

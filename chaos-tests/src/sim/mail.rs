@@ -2,17 +2,11 @@
 //! the order in which they were sent, a moment later.
 
 use super::books::Entry;
-use slowmo_protocol::aggregator::Request;
-use slowmo_protocol::coordinator::Outcome;
-use slowmo_protocol::ident::{NodeId, Step};
-use slowmo_protocol::model::ModelSize;
+use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::node::vectors::{Stream, Values, Vectors};
-use slowmo_protocol::node::{self, Failure};
-use slowmo_protocol::sampler::Progress;
-use slowmo_protocol::view::Member;
+use slowmo_protocol::node::{self, Arrive, Failure, Released};
 use slowmo_protocol::wire::Frame;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 /// The parts of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,28 +28,22 @@ impl Part {
     pub const COUNT: usize = 5;
 }
 
-/// A worker's request.
-#[derive(Clone, Debug)]
+/// A worker's request, and what it lends.
+#[derive(Debug)]
 pub struct Arrival {
-    /// What it asks for.
-    pub request: Request,
-    /// What it trains.
-    pub model: ModelSize,
-    /// The values that travel; overlapped gossip takes none.
-    pub values: Option<Values>,
+    /// The request.
+    pub arrive: Arrive<Vectors>,
     /// The base optimizer's buffers.
     pub buffers: Values,
-    /// What is left of the samples.
-    pub samples: Option<Progress>,
     /// The positions of the sample stream used since the last decided round.
     pub used: Vec<(u64, u64)>,
 }
 
 /// To the training thread: the answer to its exchange.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum ToTraining {
     /// A result.
-    Exchanged(Box<Exchanged>),
+    Exchanged(Box<Released<Vectors>>),
     /// Gradients stay as they are: parameters wait at the next step.
     PassedOver,
     /// The node has left.
@@ -68,25 +56,6 @@ pub enum ToTraining {
     Left,
 }
 
-/// A result.
-#[derive(Clone, Debug)]
-pub struct Exchanged {
-    /// Values; `None`: those that the worker gave.
-    pub values: Option<Values>,
-    /// Overlapped gossip: the part of the model that stays.
-    pub stays: Option<f64>,
-    /// The node's push-sum weight.
-    pub weight: f64,
-    /// The decided round, if one was, and the members it began with.
-    pub decided: Option<(Arc<Outcome>, Arc<[Member]>)>,
-    /// Buffers of the base optimizer for a node that joined.
-    pub donated: Option<Values>,
-    /// The inner step that follows.
-    pub next_step: Step,
-    /// The node is left out from now on.
-    pub drained: bool,
-}
-
 /// A message and whom it is for.
 #[derive(Debug)]
 pub enum Mail {
@@ -94,8 +63,6 @@ pub enum Mail {
     Node(node::Mail<Vectors>),
     /// To the aggregator: the worker asks for an exchange.
     Arrive(Box<Arrival>),
-    /// To the aggregator: the worker leaves.
-    Leave,
     /// To the training thread.
     Training(ToTraining),
 }
@@ -108,7 +75,7 @@ impl Mail {
             Self::Node(node::Mail::Membership(_)) => Part::Membership,
             Self::Node(node::Mail::Rounds(_)) => Part::Rounds,
             Self::Node(node::Mail::Gossip(_)) => Part::Gossip,
-            Self::Node(node::Mail::Aggregator(_)) | Self::Arrive(_) | Self::Leave => Part::Aggregator,
+            Self::Node(node::Mail::Aggregator(_)) | Self::Arrive(_) => Part::Aggregator,
             Self::Training(_) => Part::Training,
         }
     }

@@ -5,7 +5,7 @@ use super::books::{Books, Entry};
 use super::clock::Clock;
 use super::config::Config;
 use super::coverage::Coverage;
-use super::event::{Event, Planned};
+use super::event::Event;
 use super::going_on::GoesOn;
 use super::mail::{Mail, Part, Wish};
 use super::network::{Network, Process};
@@ -15,9 +15,10 @@ use super::schedule::{Deed, Schedule, Settings};
 use super::watch::Watch;
 use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::ident::{Incarnation, NodeId, ShardId};
+use slowmo_protocol::simulation::Queue;
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{End, Event as Traced, Start};
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// Events after which a run is taken for endless.
@@ -90,8 +91,7 @@ pub struct World {
     /// The newest process of each node.
     pub(super) newest: BTreeMap<NodeId, Process>,
     pub(super) addresses: BTreeMap<SocketAddr, Process>,
-    queue: BinaryHeap<Planned>,
-    sequence: u64,
+    queue: Queue<Event>,
     frames: u64,
 }
 
@@ -118,8 +118,7 @@ impl World {
             random: Random::new(config.seed, 3),
             newest: BTreeMap::new(),
             addresses: BTreeMap::new(),
-            queue: BinaryHeap::new(),
-            sequence: 0,
+            queue: Queue::default(),
             frames: 0,
             deeds: schedule.deeds(),
             config,
@@ -138,16 +137,14 @@ impl World {
 
     /// Plans an event.
     pub fn at(&mut self, at: u64, event: Event) {
-        self.sequence += 1;
-        self.queue.push(Planned { at, sequence: self.sequence, event });
+        self.queue.push(at, event);
     }
 
     /// Runs until `until`, as long as nothing is violated.
     pub fn run(&mut self, until: u64) {
         while self.watch.violation().is_none() {
-            let Some(next) = self.queue.peek().filter(|next| next.at <= until) else { break };
-            self.now = self.now.max(next.at);
-            let Some(Planned { event, .. }) = self.queue.pop() else { break };
+            let Some((at, event)) = self.queue.pop(until) else { break };
+            self.now = self.now.max(at);
             self.events += 1;
             if self.events > EVENTS_MAX * (1 + self.config.founders.len() as u64 / 32) {
                 self.watch.endless(self.now);

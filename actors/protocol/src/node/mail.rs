@@ -3,11 +3,13 @@
 
 use super::attempt::Reduced;
 use super::data::{Arrived, Data};
+use crate::aggregator::Request;
 use crate::coordinator::{self, Attempt, Outcome, RoundError, RoundSpec};
-use crate::gossip_peer::{self, Key, Sent};
+use crate::gossip_peer::{self, Key, Mix, Sent};
 use crate::ident::{Lineage, NodeId, Round, ShardId, Step};
 use crate::liveness;
 use crate::membership::{self, FoundingError};
+use crate::model::ModelSize;
 use crate::sampler::Progress;
 use crate::topology::Rate;
 use crate::view::{Member, View};
@@ -98,6 +100,8 @@ pub enum ToGossip<D: Data> {
     Gossip(Step, Round, Option<D::Frozen>),
     /// The node finished the inner step of an exact average, with this model.
     Settle(Step, Round, D::Frozen),
+    /// The arithmetic of a mix is done.
+    Mixed(Mix, Made<D>),
     /// Overlapped: the training thread mixed.
     Moved {
         /// The inner step.
@@ -123,23 +127,57 @@ pub enum ToGossip<D: Data> {
     Leave(Round),
 }
 
+/// What a mix results in.
+#[derive(Debug)]
+pub enum Made<D: Data> {
+    /// Synchronous: the new numerators.
+    Numerators(D::Values),
+    /// Overlapped: what is added to this part of the training threads' model.
+    Correction(D::Values, f64),
+    /// Before an exact average: the node's contribution.
+    Contribution(D::Frozen),
+}
+
 /// To the aggregator.
 #[derive(Debug)]
 pub enum ToAggregator<D: Data> {
+    /// A worker asks for an exchange.
+    Arrive(Box<Arrive<D>>),
     /// A round is decided.
     Decided(Box<Decided<D>>),
     /// A gossip is mixed.
     GossipDone(Box<GossipDone<D>>),
     /// What was in flight is in the contribution of this inner step and push-sum weight.
     Settled(Step, f64, D::Frozen),
+    /// The numerators after the node's own slow step.
+    Stepped(D::Values),
     /// The exchange failed.
     Failed(Failure),
+    /// The exchange ends, as the workers have been told.
+    GivenUp,
     /// The others went on without this node, which wanted to leave.
     Drained,
+    /// A worker leaves.
+    Leave(usize),
     /// The node may go.
     Left,
     /// Time passed.
     Tick,
+}
+
+/// A worker's request.
+#[derive(Debug)]
+pub struct Arrive<D: Data> {
+    /// Its index on the node.
+    pub worker: usize,
+    /// What it asks for.
+    pub request: Request,
+    /// What the node trains.
+    pub model: ModelSize,
+    /// The values that travel, from worker 0; overlapped gossip takes none.
+    pub frozen: Option<D::Frozen>,
+    /// Which samples were left when the round began, from worker 0.
+    pub samples: Option<Progress>,
 }
 
 /// A decided round, as the coordinator hands it on.

@@ -8,6 +8,8 @@
 //! |---|---|---|
 //! | [`MembershipPart`] | membership, liveness | what the two tell each other and the rest |
 //! | [`RoundsPart`] | coordinator | slots of attempts, which streams wait for which attempt, what becomes of shard states |
+//! | [`GossipPart`] | gossip peer | which messages are read, mixed and sent when |
+//! | [`AggregatorPart`] | aggregator | what decided rounds and gossip brought, until the workers take it |
 //!
 //! | file | is |
 //! |---|---|
@@ -18,8 +20,10 @@
 //! | `shards` | the decided state of the shards that a node holds |
 //! | `vectors` | nodes of small vectors, for simulations and tests |
 
+mod aggregator;
 mod attempt;
 mod data;
+mod gossip;
 mod mail;
 mod membership;
 mod parked;
@@ -28,9 +32,13 @@ mod shards;
 #[cfg(any(test, feature = "testing"))]
 pub mod vectors;
 
+pub use aggregator::{AggregatorEffect, AggregatorPart, Contributing, Released, Source};
 pub use attempt::{Applied, Reduced, Reduction};
 pub use data::{Arrived, Data, StreamKind};
-pub use mail::{Contribute, Decided, Failure, GossipDone, Mail, Moved, ToAggregator, ToGossip, ToMembership, ToRounds, route};
+pub use gossip::{GossipEffect, GossipPart};
+pub use mail::{
+    Arrive, Contribute, Decided, Failure, GossipDone, Made, Mail, Moved, ToAggregator, ToGossip, ToMembership, ToRounds, route,
+};
 pub use membership::{MembershipEffect, MembershipPart, Notice, SignsOfLife};
 pub use parked::PARKED_MAX;
 pub use rounds::{RoundsEffect, RoundsPart};

@@ -126,7 +126,7 @@ impl<'a> Placement<'a> {
 mod tests {
     use super::*;
     use crate::ident::NodeId;
-    use crate::random::Random;
+    use crate::simulation::Random;
     use crate::topology::{Rate, Rates, hops};
 
     #[test]

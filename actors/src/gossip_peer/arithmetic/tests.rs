@@ -2,6 +2,7 @@
 //! and what is sent, kept and owed adds up to all of it.
 
 use super::*;
+use crate::data::Told;
 use proptest::prelude::*;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::gossip_peer::Purpose;
@@ -223,8 +224,10 @@ impl Node {
         let moved = self.moved();
         let x = mass.plus(own, self.z.iter().copied()).plus(stays.into(), moved.iter().copied());
         let corrected = self.arithmetic.run(Job::Correct(Mix { shared, ..mix }, parts));
-        let Some(GossipPeerMessage::Mixed(_, super::Values::Correction(correction, found))) = corrected else { panic!("no correction") };
-        assert_eq!(found, stays);
+        let Some(GossipPeerMessage::Told(Told { message: ToGossip::Mixed(_, Made::Correction(correction, found)), .. })) = corrected else {
+            panic!("no correction")
+        };
+        assert_eq!(found, f64::from(stays));
         bad.into_iter().for_each(|bad| self.model[bad] = f32::NAN);
         let before = assembled(&pool, &self.model, &[0]);
         assert_eq!(mean::correct(&mut self.model, &flat(&correction), stays, weight), bad.is_none());
@@ -271,7 +274,9 @@ impl Node {
         let weight = mix.weight;
         let expected = mass.plus(scale.into(), flat(&shipped));
         let own = Part { values: Payload::Float32(shipped), scale };
-        let Some(GossipPeerMessage::Mixed(_, super::Values::Numerators(values))) = self.arithmetic.run(Job::Mix(mix, own, parts)) else {
+        let Some(GossipPeerMessage::Told(Told { message: ToGossip::Mixed(_, Made::Numerators(values)), .. })) =
+            self.arithmetic.run(Job::Mix(mix, own, parts))
+        else {
             panic!("no numerators")
         };
         self.model = flat(&values);
@@ -290,7 +295,9 @@ impl Node {
         let (pool, buffers) = (self.pool(), values(3, BUFFERS));
         let contribution = frozen(&pool, &[&self.model[..], &buffers].concat());
         let settled = self.arithmetic.run(Job::Settle(mix, contribution, parts));
-        let Some(GossipPeerMessage::Mixed(_, super::Values::Contribution(contribution))) = settled else { panic!("no contribution") };
+        let Some(GossipPeerMessage::Told(Told { message: ToGossip::Mixed(_, Made::Contribution(contribution)), .. })) = settled else {
+            panic!("no contribution")
+        };
         expected.assert_is(&contribution.values()[..VALUES], "the contribution");
         assert_eq!(contribution.values()[VALUES..], buffers);
     }

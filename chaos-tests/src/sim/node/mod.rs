@@ -6,14 +6,14 @@ mod membership;
 mod rounds;
 pub mod training;
 
-pub use gossip::GossipPart;
+pub use gossip::Gossips;
 pub use membership::{Heard, Members};
 pub use rounds::Rounds;
 pub use training::{Doing, GAMMA, TrainingPart};
 
 use super::config::Config;
 use super::mail::{Mail, Part, Wish};
-use aggregator::AggregatorPart;
+use aggregator::Exchanges;
 use slowmo_protocol::algorithm::OuterOptimizer;
 use slowmo_protocol::gossip_peer::{self, Waits};
 use slowmo_protocol::ident::{ClusterId, NodeId};
@@ -40,8 +40,8 @@ pub struct Node {
     /// Its coordinator.
     pub rounds: Rounds,
     /// Its gossip peer.
-    pub gossip: GossipPart,
-    aggregator: AggregatorPart,
+    pub gossip: Gossips,
+    aggregator: Exchanges,
     /// Its training thread.
     pub training: TrainingPart,
 }
@@ -60,8 +60,8 @@ impl Node {
                 round_trip,
             ),
             rounds: Rounds::new(rounds_settings(identity, config), optimizer(config)),
-            gossip: GossipPart::new(identity, config.algorithm, waits(config)),
-            aggregator: AggregatorPart::new(config, rates(start.node, config)),
+            gossip: Gossips::new(identity, config.algorithm, waits(config)),
+            aggregator: Exchanges::new(config, rates(start.node, config)),
             training: TrainingPart::new(start.node, start.incarnation, config),
         }
     }
@@ -77,7 +77,6 @@ impl Node {
             Mail::Node(node::Mail::Gossip(message)) => self.gossip.take(message, now, wishes),
             Mail::Node(node::Mail::Aggregator(message)) => self.aggregator.take(message, now, wishes),
             Mail::Arrive(arrival) => self.aggregator.arrive(*arrival, now, wishes),
-            Mail::Leave => self.aggregator.leave(wishes),
             Mail::Training(message) => self.training.take(message, wishes),
         }
     }

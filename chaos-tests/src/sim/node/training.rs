@@ -1,15 +1,15 @@
 //! The training thread of a simulated node: inner steps, and at each what the schedule says. As a worker's session does.
 
 use crate::sim::config::Config;
-use crate::sim::mail::{Arrival, Exchanged, Mail, ToTraining, Wish};
+use crate::sim::mail::{Arrival, Mail, ToTraining, Wish};
 use crate::sim::random::Random;
 use slowmo_protocol::aggregator::{Request, Task};
 use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy};
 use slowmo_protocol::coordinator::{Outcome, RoundKind};
 use slowmo_protocol::ident::{Incarnation, NodeId, Step};
 use slowmo_protocol::model::ModelSize;
-use slowmo_protocol::node::vectors::Values;
-use slowmo_protocol::node::{Failure, ToGossip};
+use slowmo_protocol::node::vectors::{Values, Vectors};
+use slowmo_protocol::node::{Arrive, Failure, Released, ToAggregator, ToGossip};
 use slowmo_protocol::sampler::{DecidedRound, Progress, samples_until};
 use slowmo_protocol::schedule::{Due, Exchange, due};
 use slowmo_protocol::view::Member;
@@ -101,14 +101,12 @@ impl TrainingPart {
     }
 
     fn ask(&mut self, request: Request, values: Option<Vec<f64>>, wishes: &mut Vec<Wish>) {
-        let arrival = Arrival {
-            request,
-            model: if request.task == Task::Gradients { ModelSize { parameters: request.elements, ..self.size() } } else { self.size() },
-            values: values.map(Arc::new),
-            buffers: Arc::new(self.buffers.clone()),
-            samples: self.progress.clone(),
-            used: self.used.clone(),
-        };
+        let mut model = self.size();
+        if request.task == Task::Gradients {
+            model.parameters = request.elements;
+        }
+        let arrive = Arrive { worker: 0, request, model, frozen: values.map(Arc::new), samples: self.progress.clone() };
+        let arrival = Arrival { arrive, buffers: Arc::new(self.buffers.clone()), used: self.used.clone() };
         wishes.push(Wish::Tell(Mail::Arrive(Box::new(arrival))));
     }
 
@@ -192,9 +190,9 @@ impl TrainingPart {
         self.ask(request, values, wishes);
     }
 
-    fn exchanged(&mut self, exchanged: &Exchanged, wishes: &mut Vec<Wish>) {
-        if let Some((outcome, members)) = &exchanged.decided {
-            self.follow(outcome, members);
+    fn exchanged(&mut self, exchanged: &Released<Vectors>, wishes: &mut Vec<Wish>) {
+        if let Some(outcome) = &exchanged.outcome {
+            self.follow(outcome, &exchanged.members_before);
         }
         let gradients = self.doing == Doing::Gradients;
         if let Some(values) = &exchanged.values {
@@ -204,7 +202,7 @@ impl TrainingPart {
                 None => self.model = values.iter().take(self.model.len()).map(|value| value / exchanged.weight).collect(),
             }
         }
-        let kind = exchanged.decided.as_ref().map(|(outcome, _)| outcome.spec.kind);
+        let kind = exchanged.outcome.as_ref().map(|outcome| outcome.spec.kind);
         self.take_buffers(exchanged.donated.as_ref(), kind);
         if exchanged.drained {
             return self.leave(wishes);
@@ -251,7 +249,7 @@ impl TrainingPart {
     fn leave(&mut self, wishes: &mut Vec<Wish>) {
         if !matches!(self.doing, Doing::Leaving | Doing::Ended) {
             self.doing = Doing::Leaving;
-            wishes.push(Wish::Tell(Mail::Leave));
+            wishes.push(Wish::tell(ToAggregator::Leave(0)));
         }
     }
 

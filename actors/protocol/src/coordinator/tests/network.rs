@@ -6,6 +6,7 @@ use crate::coordinator::{Attempt, In};
 use crate::ident::NodeId;
 use crate::node::ToRounds;
 use crate::node::vectors::Stream;
+use crate::simulation::InOrder;
 use crate::wire::Frame;
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ pub struct Link {
 #[derive(Default)]
 pub struct Network {
     links: BTreeMap<(NodeId, NodeId), Link>,
-    in_order: BTreeMap<(NodeId, NodeId), u64>,
+    in_order: InOrder<NodeId>,
     /// One frame or stream in so many takes far longer than the others; 0: none.
     pub rarely_slow: u64,
     /// Until when everything to and from these nodes is slow.
@@ -56,9 +57,7 @@ impl World {
         }
         let Frame::V1 { header, message } = Frame::decode(&frame.encode().unwrap()).unwrap();
         let delayed = self.now + self.travel_time(from, to, DELAY_MAX);
-        let last = self.network.in_order.entry((from, to)).or_default();
-        *last = delayed.max(*last);
-        let at = *last;
+        let at = self.network.in_order.arrives(from, to, delayed);
         self.at(at, Event::Frame(to, link, header, message));
     }
 
@@ -110,7 +109,7 @@ impl World {
         }
         let now = self.now;
         for (from, to) in [(one, other), (other, one)] {
-            self.network.in_order.insert((from, to), now);
+            self.network.in_order.begin(from, to, now);
             self.tell_later(from, In::PeerUp(to), 2 * DELAY_MAX);
         }
     }

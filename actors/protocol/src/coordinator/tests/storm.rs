@@ -6,7 +6,7 @@ use super::world::{Fault, World};
 use super::{LONG, SCHEDULE, assert_finished};
 use crate::ident::{Lineage, NodeId};
 use crate::policy::Quorum;
-use crate::random::Random;
+use crate::simulation::Random;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 

@@ -13,7 +13,7 @@ use crate::machine::Outbox;
 use crate::node::vectors::{Done, SLOWMO, Stream, Vectors, carry_out};
 use crate::node::{Applied, Decided, Failure, Mail, ToAggregator, ToRounds};
 use crate::policy::{OnQuorumLoss, Quorum};
-use crate::random::Random;
+use crate::simulation::{Queue, Random};
 use crate::time::Instant;
 use crate::topology::{RATES_MAX, Rate};
 use crate::view::{Member, View};
@@ -77,8 +77,7 @@ pub struct World {
     /// Lost shards that a run may have.
     pub losses_allowed: bool,
     pub slow_nodes: BTreeSet<NodeId>,
-    queue: BTreeMap<(u64, u64), Event>,
-    sequence: u64,
+    queue: Queue<Event>,
     pub cut: Option<BTreeSet<NodeId>>,
     pub incarnations: u64,
     lineage: Lineage,
@@ -111,8 +110,7 @@ impl World {
             replicas,
             losses_allowed: false,
             slow_nodes: BTreeSet::new(),
-            queue: BTreeMap::new(),
-            sequence: 0,
+            queue: Queue::default(),
             cut: None,
             incarnations: 1,
             lineage: Lineage(77),
@@ -141,8 +139,7 @@ impl World {
     }
 
     pub fn at(&mut self, at: u64, event: Event) {
-        self.sequence += 1;
-        self.queue.insert((at, self.sequence), event);
+        self.queue.push(at, event);
     }
 
     pub fn later(&mut self, event: Event, delay_max: u64) {
@@ -168,8 +165,7 @@ impl World {
     pub fn run(&mut self, until: u64) {
         let mut events = 0u64;
         self.running = true;
-        while let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 <= until) {
-            let ((at, _), event) = entry.remove_entry();
+        while let Some((at, event)) = self.queue.pop(until) {
             events += 1;
             assert!(events < EVENTS_MAX, "the simulation does not end");
             self.now = self.now.max(at);

@@ -1,7 +1,7 @@
 //! What a simulated run is like: everything follows from its seed.
 
 use crate::algorithm::{Gossip, LatePeers, TopologyName};
-use crate::random::Random;
+use crate::simulation::Random;
 use crate::time::Span;
 
 /// One millisecond of simulated time.

@@ -13,7 +13,7 @@ use crate::gossip_peer::{GossipPeer, In, Key, Waits};
 use crate::ident::{Lineage, NodeId, Round, Step};
 use crate::machine::{Machine, Outbox};
 use crate::push_sum::WEIGHT_MIN;
-use crate::random::Random;
+use crate::simulation::{Queue, Random};
 use crate::time::{Instant, Span};
 use crate::view::View;
 use crate::wire::{Frame, Header, Message};
@@ -61,8 +61,7 @@ pub struct World {
     pub lives: u64,
     /// How many inner steps every node had taken when the faults ended.
     began: BTreeMap<NodeId, u64>,
-    queue: BTreeMap<(u64, u64), Planned>,
-    sequence: u64,
+    queue: Queue<Planned>,
 }
 
 /// What happens, and to which start of which node, if to one.
@@ -83,8 +82,7 @@ impl World {
             quiet: false,
             lives: 0,
             began: BTreeMap::new(),
-            queue: BTreeMap::new(),
-            sequence: 0,
+            queue: Queue::default(),
             scenario,
         };
         let mut sum = [0.0; 3];
@@ -130,8 +128,7 @@ impl World {
     }
 
     pub fn enqueue(&mut self, at: u64, to: Option<(NodeId, u64)>, event: Event) {
-        self.sequence += 1;
-        self.queue.insert((at, self.sequence), (to, event));
+        self.queue.push(at, (to, event));
     }
 
     /// Runs until the faults are over and everybody has gone on for a while.
@@ -144,7 +141,7 @@ impl World {
 
     /// One event.
     pub fn next(&mut self) {
-        let ((at, _), (to, event)) = self.queue.pop_first().expect("somebody goes on");
+        let (at, (to, event)) = self.queue.pop(u64::MAX).expect("somebody goes on");
         self.now = at;
         self.seen.events += 1;
         assert!(self.seen.events < EVENTS_MAX, "endless");

@@ -3,6 +3,7 @@
 use crate::ident::{ClusterId, Incarnation, NodeId};
 use crate::liveness::{DownCause, Effect, In, Liveness, Settings};
 use crate::machine::{Identity, Machine, Outbox};
+use crate::simulation::{Queue, Random};
 use crate::time::{Instant, Span};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,10 +65,9 @@ struct Node {
 pub struct Simulation {
     pub network: Network,
     nodes: BTreeMap<u64, Node>,
-    events: BTreeMap<(Instant, u64), Event>,
-    scheduled: u64,
+    events: Queue<Event>,
     pub now: Instant,
-    dice: u64,
+    random: Random,
     broken: BTreeSet<(u64, u64)>,
     spikes: BTreeMap<(u64, u64), Instant>,
     pub verdicts: Vec<Verdict>,
@@ -85,10 +85,9 @@ impl Simulation {
             (id, Node { machine: machine(id), heard, paused_until, killed: false, waiting, wake_at: None })
         };
         let nodes = (0..count).map(node).collect();
-        let (events, broken, spikes) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        let (events, broken, spikes) = (Queue::default(), BTreeSet::new(), BTreeMap::new());
         let (verdicts, now) = (Vec::new(), Instant(0));
-        let mut simulation =
-            Self { network, nodes, events, scheduled: 0, now, dice: seed, broken, spikes, verdicts, datagrams: 0, knocks: 0 };
+        let mut simulation = Self { network, nodes, events, now, random: Random(seed), broken, spikes, verdicts, datagrams: 0, knocks: 0 };
         let members: Vec<_> = (0..count).map(|id| (NodeId(id), Incarnation(1))).collect();
         for id in 0..count {
             // Processes do not tick at the same moments.
@@ -100,11 +99,7 @@ impl Simulation {
 
     /// A number below `bound`, by the seed.
     pub fn roll(&mut self, bound: u64) -> u64 {
-        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.dice;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound.max(1)
+        self.random.below(bound)
     }
 
     pub fn kill_at(&mut self, at: Instant, node: u64) {
@@ -116,9 +111,8 @@ impl Simulation {
     }
 
     pub fn run_until(&mut self, end: Instant) {
-        while let Some(first) = self.events.first_entry().filter(|first| first.key().0 <= end) {
-            let ((at, _), event) = first.remove_entry();
-            self.now = at;
+        while let Some((at, event)) = self.events.pop(end.0) {
+            self.now = Instant(at);
             self.happen(event);
         }
         self.now = end;
@@ -150,8 +144,7 @@ impl Simulation {
     }
 
     fn schedule(&mut self, at: Instant, event: Event) {
-        self.scheduled += 1;
-        self.events.insert((at, self.scheduled), event);
+        self.events.push(at.0, event);
     }
 
     fn arm(&mut self, id: u64) {

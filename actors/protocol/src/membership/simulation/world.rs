@@ -7,7 +7,7 @@ use crate::ident::{Incarnation, Lineage, NodeId, Round};
 use crate::machine::Outbox;
 use crate::membership::{Effect, In, Membership, Settings};
 use crate::policy::Bootstrap;
-use crate::random::Random;
+use crate::simulation::{InOrder, Queue, Random};
 use crate::time::{Instant, Span};
 use crate::view::View;
 use crate::wire::Frame;
@@ -74,25 +74,23 @@ pub struct World {
     /// Nothing is decided for now.
     pub slow_rounds: bool,
     cut: Option<BTreeSet<NodeId>>,
-    queue: BTreeMap<(u64, u64), Event>,
-    sequence: u64,
-    in_order: BTreeMap<(usize, usize), u64>,
+    queue: Queue<Event>,
+    in_order: InOrder<usize>,
 }
 
 impl World {
     pub fn new(seed: u64, common: Common) -> Self {
         let (processes, known, decided) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
-        let (queue, in_order) = (BTreeMap::new(), BTreeMap::new());
+        let (queue, in_order) = (Queue::default(), InOrder::default());
         let random = Random(seed);
         let (cut, slow_rounds) = (None, false);
-        let mut world = Self { seed, now: 0, random, common, processes, known, decided, slow_rounds, cut, queue, sequence: 0, in_order };
+        let mut world = Self { seed, now: 0, random, common, processes, known, decided, slow_rounds, cut, queue, in_order };
         world.at(0, Event::Rounds);
         world
     }
 
     pub fn at(&mut self, at: u64, event: Event) {
-        self.sequence += 1;
-        self.queue.insert((at, self.sequence), event);
+        self.queue.push(at, event);
     }
 
     pub fn later(&mut self, most: u64, event: Event) {
@@ -130,9 +128,8 @@ impl World {
     /// Runs for so many simulated milliseconds.
     pub fn run(&mut self, milliseconds: u64) {
         let until = self.now + milliseconds * MS;
-        while let Some(next) = self.queue.first_entry().filter(|next| next.key().0 <= until) {
-            self.now = next.key().0;
-            let event = next.remove();
+        while let Some((at, event)) = self.queue.pop(until) {
+            self.now = at;
             self.handle(event);
         }
         self.now = until;
@@ -207,9 +204,7 @@ impl World {
         let Some(session) = self.processes[from].sessions.get(&to).filter(|session| session.up) else { return };
         let (to, bytes) = (session.process, frame.encode().unwrap());
         let delayed = self.now + 1 + self.random.below(DELAY_MAX);
-        let last = self.in_order.entry((from, to)).or_default();
-        *last = delayed.max(*last);
-        let at = *last;
+        let at = self.in_order.arrives(from, to, delayed);
         self.at(at, Event::Frame { from, to, bytes });
     }
 

@@ -2,7 +2,7 @@
 
 use super::members;
 use crate::ident::NodeId;
-use crate::random::Random;
+use crate::simulation::Random;
 use crate::topology::{Rate, Rates, hops, order_by_rate, score};
 
 fn ids(ids: impl IntoIterator<Item = u64>) -> Vec<NodeId> {

@@ -1,13 +1,13 @@
 //! What the books are told of a gossip peer's mass: read off what its machine was told and what it asked for.
 
-use super::GossipPart;
+use super::Gossips;
 use crate::sim::books::Entry;
 use crate::sim::mail::Wish;
-use slowmo_protocol::gossip_peer::{Effect, In, Key};
+use slowmo_protocol::gossip_peer::{In, Key};
 use slowmo_protocol::ident::{NodeId, Step};
 use slowmo_protocol::machine::Place;
-use slowmo_protocol::node::ToGossip;
 use slowmo_protocol::node::vectors::Vectors;
+use slowmo_protocol::node::{GossipEffect, ToGossip};
 use slowmo_protocol::trace::Start;
 use slowmo_protocol::wire::{Frame, Header, Message};
 
@@ -28,26 +28,26 @@ pub enum Told {
     Other,
 }
 
-impl GossipPart {
+impl Gossips {
     pub(super) fn stands(&self) -> Stands {
-        self.machine.as_ref().map(|machine| (machine.place(), machine.written_off()))
+        self.machine().map(|machine| (machine.place(), machine.written_off()))
     }
 
     pub(super) fn told(&self, message: &ToGossip<Vectors>) -> Told {
         match message {
-            ToGossip::Read(key, Some(_)) => self.reading.get(key).map_or(Told::Other, |header| Told::Arrived(*key, *header)),
+            ToGossip::Read(key, Some(_)) => self.part.reading(*key).map_or(Told::Other, |header| Told::Arrived(*key, *header)),
             ToGossip::In(In::MemberLost(node)) => Told::Lost(*node),
             ToGossip::In(In::Frame { header, message }) => match **message {
                 Message::GossipReclaimed { step } => Told::Reclaimed(*header, step),
                 _ => Told::Other,
             },
-            ToGossip::Leave(_) => self.plan.as_ref().map_or(Told::Other, |plan| Told::Withheld(plan.step)),
+            ToGossip::Leave(_) => self.part.pending().map_or(Told::Other, |plan| Told::Withheld(plan.step)),
             _ => Told::Other,
         }
     }
 
-    pub(super) fn book(&self, before: Stands, told: Told, effects: &[Effect], wishes: &mut Vec<Wish>) {
-        let Some((machine, (place, written_off))) = self.machine.as_ref().zip(self.stands()) else { return };
+    pub(super) fn book(&self, before: Stands, told: Told, effects: &[GossipEffect<Vectors>], wishes: &mut Vec<Wish>) {
+        let Some((machine, (place, written_off))) = self.machine().zip(self.stands()) else { return };
         let mut entries = Vec::new();
         let stays = before.filter(|(before, _)| *before == place);
         match stays {
@@ -60,8 +60,7 @@ impl GossipPart {
                 entries.push(Entry::Accepted(start(&header), place_of(&header), key.1));
             }
             Told::Lost(node) if machine.is_lost(node) => {
-                let open = self.shipped.keys().filter(|sent| sent.0 == node && machine.awaits_answer(**sent));
-                entries.push(Entry::Lost(node, open.map(|sent| sent.1).collect()));
+                entries.push(Entry::Lost(node, self.open(node)));
             }
             Told::Withheld(step) if stays.is_some() => entries.push(Entry::Withheld(step)),
             Told::Reclaimed(header, step) => entries.push(Entry::Reclaimed(start(&header), place_of(&header), step)),
@@ -69,9 +68,9 @@ impl GossipPart {
         }
         for effect in effects {
             match effect {
-                Effect::Ship(plan) => entries.push(Entry::Shipped(plan.step, plan.out.clone(), plan.split.share)),
-                Effect::Forget(sent) => entries.push(Entry::Released(*sent)),
-                Effect::Mix(mix) => entries.extend(mix.returned.iter().map(|sent| Entry::Back(*sent))),
+                GossipEffect::Ship(plan) => entries.push(Entry::Shipped(plan.step, plan.out.clone(), plan.split.share)),
+                GossipEffect::Forget(sent) => entries.push(Entry::Released(*sent)),
+                GossipEffect::Mix { mix, .. } => entries.extend(mix.returned.iter().map(|sent| Entry::Back(*sent))),
                 _ => {}
             }
         }
@@ -81,8 +80,8 @@ impl GossipPart {
 }
 
 /// An answer to what was just read says that it is held.
-fn says_it_is_held(effect: &Effect, key: Key) -> bool {
-    let Effect::Send { to, frame: Frame::V1 { message, .. } } = effect else { return false };
+fn says_it_is_held(effect: &GossipEffect<Vectors>, key: Key) -> bool {
+    let GossipEffect::Send { to, frame: Frame::V1 { message, .. } } = effect else { return false };
     *to == key.2 && matches!(**message, Message::GossipMixed { step } if step == key.1)
 }
 

@@ -1,0 +1,402 @@
+//! The gossip peer: which messages are read, mixed and sent when, and what the training threads are told.
+
+use super::data::{Arrived, Data};
+use super::mail::{GossipDone, Made, Mail, ToAggregator, ToGossip};
+use crate::algorithm::{Algorithm, Base, Gossip};
+use crate::gossip_peer::{Effect, GossipPeer, In, Key, Mix, PARKED_MAX, Plan, Purpose, Sent, Waits};
+use crate::ident::{Lineage, NodeId, Round, Step};
+use crate::machine::{Identity, Machine, Outbox};
+use crate::membership;
+use crate::schedule::{gossips_before, next_boundary};
+use crate::time::Instant;
+use crate::view::View;
+use crate::wire::{Bulk, Frame, Header};
+use std::collections::BTreeMap;
+
+/// Frames that wait for this node's first view.
+const EARLY_FRAMES_MAX: usize = 1024;
+
+/// What the part asks its driver for.
+#[derive(Debug)]
+pub enum GossipEffect<D: Data> {
+    /// Send a control frame.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        frame: Frame,
+    },
+    /// Tell another part.
+    Tell(Mail<D>),
+    /// A decided round makes every weight 1: what was sent, folded or kept before is void.
+    Reset,
+    /// Synchronous: this model and this push-sum weight are the own part of the gossip that begins.
+    Freeze(D::Frozen, f64),
+    /// Read a message.
+    Read(Key, Arrived<D::Stream>),
+    /// Do not read it on.
+    Stop(Key),
+    /// Overlapped: what has arrived belongs to the next mix.
+    Fold(D::Values),
+    /// Do the arithmetic of a mix, and tell its result.
+    Mix {
+        /// Which.
+        mix: Mix,
+        /// Of what has arrived, what is not folded.
+        arrived: Vec<D::Values>,
+        /// Before an exact average: the model as the training thread left it.
+        frozen: Option<D::Frozen>,
+    },
+    /// The weight of messages is split off. Synchronous, they are made of the own part and sent at once.
+    Ship(Plan),
+    /// Overlapped: the training thread has mixed; the model was this before, and what is sent follows from both.
+    Moved(D::Values, Option<Plan>),
+    /// Overlapped: the same, but not all numerators are finite: those stay what they were, and nothing is sent.
+    Mend(D::Values),
+    /// The training threads go on from these values, of this push-sum weight.
+    GoOn(D::Values, f64),
+    /// The receiver has a message: its values need not be kept.
+    Forget(Sent),
+    /// Peers are done without until they are in time.
+    Late(Vec<NodeId>),
+    /// A stream was dropped: it came twice, too many wait, or it is none.
+    Refused(Header),
+}
+
+/// The machine, once there is a view, and messages until it wants them.
+pub struct GossipPart<D: Data> {
+    machine: Option<GossipPeer>,
+    identity: Identity,
+    algorithm: Algorithm,
+    waits: Waits,
+    round: Round,
+    /// Frames of members that heard of the first view before this node; at most [`EARLY_FRAMES_MAX`].
+    early: Vec<In>,
+    /// Streams that the machine has not asked to be read; at most [`PARKED_MAX`].
+    streams: BTreeMap<Key, Arrived<D::Stream>>,
+    /// The most of them since this was asked last.
+    fullest: usize,
+    reading: BTreeMap<Key, Header>,
+    /// Messages that have arrived and are neither folded nor mixed.
+    arrived: BTreeMap<Key, D::Values>,
+    /// What the training threads left of the model, for an exact average.
+    frozen: Option<D::Frozen>,
+    /// Overlapped: what is sent when the training thread has mixed.
+    plan: Option<Plan>,
+    /// Overlapped: the step whose mix the training thread takes in now. Nobody else knows the numerators until it has.
+    mixes: Option<Step>,
+    /// The weight of the last mix.
+    weight: f64,
+}
+
+impl<D: Data> GossipPart<D> {
+    /// A gossip peer without a view.
+    #[must_use]
+    pub fn new(identity: Identity, algorithm: Algorithm, waits: Waits) -> Self {
+        Self {
+            machine: None,
+            identity,
+            algorithm,
+            waits,
+            round: Round::FOUNDING,
+            early: Vec::new(),
+            streams: BTreeMap::new(),
+            fullest: 0,
+            reading: BTreeMap::new(),
+            arrived: BTreeMap::new(),
+            frozen: None,
+            plan: None,
+            mixes: None,
+            weight: 1.0,
+        }
+    }
+
+    /// When it must be given a tick.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.machine.as_ref().and_then(Machine::next_deadline)
+    }
+
+    /// The machine, to look at.
+    #[must_use]
+    pub fn machine(&self) -> Option<&GossipPeer> {
+        self.machine.as_ref()
+    }
+
+    /// How the node gossips, if it does.
+    #[must_use]
+    pub fn settings(&self) -> Option<Gossip> {
+        if let Base::Sgp(gossip) = self.algorithm.base { Some(gossip) } else { None }
+    }
+
+    /// Whether values are frozen, sent and mixed in one step.
+    #[must_use]
+    pub fn is_synchronous(&self) -> bool {
+        self.settings().is_none_or(|gossip| gossip.staleness == 0)
+    }
+
+    /// The round that the node works towards, as far as gossip was told.
+    #[must_use]
+    pub fn round(&self) -> Round {
+        self.round
+    }
+
+    /// How many streams wait.
+    #[must_use]
+    pub fn parked(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// The most that waited since this was asked last.
+    pub fn fullest(&mut self) -> usize {
+        std::mem::replace(&mut self.fullest, self.streams.len())
+    }
+
+    /// The header of a message that is being read.
+    #[must_use]
+    pub fn reading(&self, key: Key) -> Option<&Header> {
+        self.reading.get(&key)
+    }
+
+    /// Overlapped: what is sent when the training thread has mixed.
+    #[must_use]
+    pub fn pending(&self) -> Option<&Plan> {
+        self.plan.as_ref()
+    }
+
+    /// Who is still to get the messages of a plan. One that died meanwhile gets nothing: its part has been taken back.
+    pub fn receivers(&self, plan: &Plan) -> Vec<NodeId> {
+        // A decided round may have come while they were made.
+        let Some(machine) = self.machine.as_ref().filter(|_| plan.place.round >= self.round) else { return Vec::new() };
+        plan.out.iter().copied().filter(|to| machine.awaits_answer((*to, plan.step))).collect()
+    }
+
+    /// Takes a message.
+    pub fn handle(&mut self, message: ToGossip<D>, now: Instant, out: &mut Outbox<GossipEffect<D>>) {
+        let mut effects = Outbox::default();
+        self.take(message, now, &mut effects, out);
+        for effect in effects.take() {
+            self.act(effect, out);
+        }
+        if self.is_synchronous() || self.mixes.is_some() {
+            return;
+        }
+        out.push_all(std::mem::take(&mut self.arrived).into_values().map(GossipEffect::Fold));
+    }
+
+    fn take(&mut self, message: ToGossip<D>, now: Instant, effects: &mut Outbox<Effect>, out: &mut Outbox<GossipEffect<D>>) {
+        match message {
+            ToGossip::In(event) => self.feed(event, now, effects),
+            ToGossip::View(view, lineage, round, order) => self.enter((view, lineage, round), order, now, effects, out),
+            ToGossip::Round(round) => {
+                self.go_to(round, out);
+                self.feed(In::Round(round), now, effects);
+            }
+            // A round was decided meanwhile: the training threads get that.
+            ToGossip::Gossip(_, round, _) | ToGossip::Settle(_, round, _) if round < self.round => {}
+            ToGossip::Mixed(mix, _) if mix.round < self.round => {}
+            ToGossip::Gossip(step, round, frozen) => {
+                self.go_to(round, out);
+                if let (Some(frozen), Some(machine)) = (frozen, &self.machine) {
+                    out.push(GossipEffect::Freeze(frozen, machine.own_weight()));
+                }
+                let turn = gossips_before(&self.algorithm, step);
+                self.feed(In::Gossip { step, turn, round }, now, effects);
+            }
+            ToGossip::Settle(step, round, frozen) => {
+                self.go_to(round, out);
+                self.frozen = Some(frozen);
+                self.feed(In::Settle { step, round }, now, effects);
+            }
+            ToGossip::Mixed(mix, made) => out.push(GossipEffect::Tell(self.result(&mix, made).into())),
+            ToGossip::Moved { step, before, withheld } => self.moved(step, before, withheld, now, effects, out),
+            ToGossip::Decided(round, values) => {
+                // They have not gossiped in it yet: the aggregator, which asks for that, says this first.
+                self.go_to(round, out);
+                self.feed(In::Round(round), now, effects);
+                if round == self.round {
+                    out.push(GossipEffect::GoOn(values, self.weight));
+                }
+            }
+            ToGossip::Stepped(values) => out.push(GossipEffect::GoOn(values, self.weight)),
+            // How long the values are is the driver's business.
+            ToGossip::Model(_) => {}
+            ToGossip::Stream(stream) => self.offered(stream, now, effects, out),
+            ToGossip::Read(key, values) => {
+                if self.reading.remove(&key).is_some() {
+                    let event = match values {
+                        Some(values) => {
+                            self.arrived.insert(key, values);
+                            In::Arrived(key)
+                        }
+                        None => In::Broken(key),
+                    };
+                    self.feed(event, now, effects);
+                }
+            }
+            ToGossip::Sent(sent, true) => self.feed(In::Sent(sent), now, effects),
+            ToGossip::Sent(sent, false) => self.feed(In::SendFailed(sent), now, effects),
+            ToGossip::Leave(_) if self.machine.is_none() => out.push(GossipEffect::Tell(membership::In::Leave.into())),
+            ToGossip::Leave(round) => {
+                self.go_to(round, out);
+                // Its training thread went away without mixing: nothing of that step is sent.
+                if let Some(plan) = self.plan.take() {
+                    self.feed(In::Withheld(plan.step), now, effects);
+                }
+                self.feed(In::Leave(round), now, effects);
+            }
+        }
+    }
+
+    fn feed(&mut self, event: In, now: Instant, effects: &mut Outbox<Effect>) {
+        match &mut self.machine {
+            Some(machine) => machine.handle(event, now, effects),
+            // Nobody may be waited for in vain because it said early that it sends nothing.
+            None if matches!(event, In::Frame { .. }) && self.early.len() < EARLY_FRAMES_MAX => self.early.push(event),
+            None => {}
+        }
+    }
+
+    fn enter(
+        &mut self,
+        (view, lineage, round): (View, Lineage, Round),
+        order: Vec<NodeId>,
+        now: Instant,
+        effects: &mut Outbox<Effect>,
+        out: &mut Outbox<GossipEffect<D>>,
+    ) {
+        let Some(gossip) = self.settings() else { return };
+        self.reset(round, out);
+        if self.machine.is_some() {
+            return self.feed(In::View { view, lineage, round, order }, now, effects);
+        }
+        let mut machine = GossipPeer::new(self.identity, gossip, self.waits, (&view, lineage, round)).ordered(&order);
+        // Members that are faster may have sent already.
+        for (key, stream) in &self.streams {
+            if let Bulk::Gossip { weight, .. } = stream.content {
+                machine.handle(In::Offered { header: stream.header, step: key.1, weight }, now, effects);
+            }
+        }
+        self.machine = Some(machine);
+        std::mem::take(&mut self.early).into_iter().for_each(|event| self.feed(event, now, effects));
+    }
+
+    /// A decided round makes every weight 1: values of before are void.
+    fn go_to(&mut self, round: Round, out: &mut Outbox<GossipEffect<D>>) {
+        if round > self.round {
+            self.reset(round, out);
+        }
+    }
+
+    fn reset(&mut self, round: Round, out: &mut Outbox<GossipEffect<D>>) {
+        self.round = round;
+        self.frozen = None;
+        self.plan = None;
+        self.mixes = None;
+        self.weight = 1.0;
+        out.push(GossipEffect::Reset);
+    }
+
+    /// A stream begins. A peer may have heard of a decided round, and of its view, before this node: it waits here.
+    fn offered(&mut self, stream: Arrived<D::Stream>, now: Instant, effects: &mut Outbox<Effect>, out: &mut Outbox<GossipEffect<D>>) {
+        let Bulk::Gossip { step, weight, scale, wire } = stream.content else { return };
+        let header = stream.header;
+        let key = (header.round, step, header.sender);
+        let here = self.streams.contains_key(&key) || self.reading.contains_key(&key);
+        // Nobody gives away more than it has.
+        let is_part = scale > 0.0 && scale <= 1.0;
+        let is_encoded_alike = self.settings().is_some_and(|gossip| gossip.wire == wire);
+        if here || !is_part || !is_encoded_alike || self.streams.len() >= PARKED_MAX {
+            return out.push(GossipEffect::Refused(header));
+        }
+        self.streams.insert(key, stream);
+        self.fullest = self.fullest.max(self.streams.len());
+        self.feed(In::Offered { header, step, weight }, now, effects);
+    }
+
+    /// Overlapped: the training thread has mixed.
+    fn moved(
+        &mut self,
+        step: Step,
+        before: D::Values,
+        withheld: bool,
+        now: Instant,
+        effects: &mut Outbox<Effect>,
+        out: &mut Outbox<GossipEffect<D>>,
+    ) {
+        // A decided round may have come between.
+        if self.mixes.take_if(|mixes| *mixes == step).is_none() {
+            return;
+        }
+        if withheld {
+            self.plan = None;
+            out.push(GossipEffect::Mend(before));
+            return self.feed(In::Withheld(step), now, effects);
+        }
+        let plan = self.plan.take_if(|plan| plan.step == step);
+        out.push(GossipEffect::Moved(before, plan));
+    }
+
+    fn act(&mut self, effect: Effect, out: &mut Outbox<GossipEffect<D>>) {
+        match effect {
+            Effect::Receive(key) => {
+                let Some(stream) = self.streams.remove(&key) else { return };
+                self.reading.insert(key, stream.header);
+                out.push(GossipEffect::Read(key, stream));
+            }
+            // Of several copies the one that came last.
+            Effect::Drop(key) => {
+                if self.streams.remove(&key).is_none() {
+                    self.arrived.remove(&key);
+                    if self.reading.remove(&key).is_some() {
+                        out.push(GossipEffect::Stop(key));
+                    }
+                }
+            }
+            Effect::Mix(mix) => self.mix(mix, out),
+            Effect::Ship(plan) => {
+                if !self.is_synchronous() {
+                    self.plan = Some(plan.clone());
+                }
+                out.push(GossipEffect::Ship(plan));
+            }
+            Effect::Forget(sent) => out.push(GossipEffect::Forget(sent)),
+            Effect::Send { to, frame } => out.push(GossipEffect::Send { to, frame }),
+            Effect::Late(nodes) => out.push(GossipEffect::Late(nodes)),
+            Effect::Left => out.push(GossipEffect::Tell(membership::In::Leave.into())),
+        }
+    }
+
+    fn mix(&mut self, mix: Mix, out: &mut Outbox<GossipEffect<D>>) {
+        let arrived = mix.arrivals.iter().filter_map(|key| self.arrived.remove(key)).collect();
+        self.weight = mix.weight;
+        let frozen = match mix.purpose {
+            Purpose::Average => {
+                let Some(frozen) = self.frozen.take() else { return };
+                Some(frozen)
+            }
+            Purpose::Gossip => {
+                if !self.is_synchronous() {
+                    self.mixes = Some(mix.step);
+                }
+                None
+            }
+        };
+        out.push(GossipEffect::Mix { mix, arrived, frozen });
+    }
+
+    /// What the aggregator is told of a mix.
+    fn result(&self, mix: &Mix, made: Made<D>) -> ToAggregator<D> {
+        let (values, stays) = match made {
+            Made::Contribution(frozen) => return ToAggregator::Settled(mix.step, mix.weight, frozen),
+            Made::Numerators(values) => (values, None),
+            Made::Correction(values, stays) => (values, Some(stays)),
+        };
+        // Where the peers are, but never past a round.
+        let next = Step(mix.step.0.saturating_add(1));
+        let boundary = next_boundary(&self.algorithm, mix.step).unwrap_or(Step(u64::MAX));
+        let next_step = mix.behind.map_or(next, |reached| reached.min(boundary).max(next));
+        let contributors = mix.arrivals.len() + 1;
+        ToAggregator::GossipDone(Box::new(GossipDone { step: mix.step, weight: mix.weight, contributors, next_step, values, stays }))
+    }
+}

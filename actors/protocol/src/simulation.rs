@@ -1,0 +1,99 @@
+//! What simulations run on: one queue of events in virtual time, ways that keep their order, seeded randomness.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// Events in the order of time; those at the same time in the order in which they were planned.
+#[derive(Debug)]
+pub struct Queue<E> {
+    events: BinaryHeap<Reverse<Planned<E>>>,
+    planned: u64,
+}
+
+#[derive(Debug)]
+struct Planned<E> {
+    at: u64,
+    number: u64,
+    event: E,
+}
+
+impl<E> Default for Queue<E> {
+    fn default() -> Self {
+        Self { events: BinaryHeap::new(), planned: 0 }
+    }
+}
+
+impl<E> Queue<E> {
+    /// Plans an event.
+    pub fn push(&mut self, at: u64, event: E) {
+        self.planned += 1;
+        self.events.push(Reverse(Planned { at, number: self.planned, event }));
+    }
+
+    /// The next event and its time, if that is `until` at the latest.
+    pub fn pop(&mut self, until: u64) -> Option<(u64, E)> {
+        if self.events.peek()?.0.at > until {
+            return None;
+        }
+        self.events.pop().map(|Reverse(Planned { at, event, .. })| (at, event))
+    }
+}
+
+impl<E> PartialEq for Planned<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl<E> Eq for Planned<E> {}
+
+impl<E> PartialOrd for Planned<E> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> Ord for Planned<E> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+/// Ways on which nothing overtakes, by their ends.
+#[derive(Debug)]
+pub struct InOrder<K>(BTreeMap<(K, K), u64>);
+
+impl<K> Default for InOrder<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord> InOrder<K> {
+    /// When something arrives that would arrive `at` if nothing were before it.
+    pub fn arrives(&mut self, from: K, to: K, at: u64) -> u64 {
+        let last = self.0.entry((from, to)).or_default();
+        *last = at.max(*last);
+        *last
+    }
+
+    /// The way is a new one.
+    pub fn begin(&mut self, from: K, to: K, now: u64) {
+        self.0.insert((from, to), now);
+    }
+}
+
+/// A small generator (SplitMix64): one seed drives a run.
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % bound.max(1)
+    }
+}
