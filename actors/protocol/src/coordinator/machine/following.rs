@@ -55,7 +55,7 @@ impl Coordinator {
             return self.answer_late(&header, &message, out);
         }
         if header.lineage != place.lineage {
-            return self.follow_fork(&header, message);
+            return self.hear_of_fork(&header, message, now, out);
         }
         if header.round > place.round {
             return self.receive_early(header, message, now, out);
