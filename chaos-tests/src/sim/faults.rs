@@ -157,14 +157,16 @@ impl World {
     }
 
     /// From now on nothing goes wrong. Who died comes back; so does who left, if those that stay cannot go on without: it left while
-    /// they were taken for dead.
+    /// they were taken for dead. Founders found still, where nothing was decided.
     pub(super) fn fall_quiet(&mut self) {
         self.mend();
         let gone: Vec<NodeId> = self.newest.keys().copied().filter(|node| self.process(*node).is_none()).collect();
         let goes_on = self.goes_on();
+        let nothing_decided = self.watch.history().furthest().is_none();
         for node in gone {
+            let founds = nothing_decided && self.config.founders.contains(&node);
             if !self.left(node) || !goes_on {
-                self.start(node, Settings::Joins, 0);
+                self.start(node, if founds { Settings::Founds } else { Settings::Joins }, 0);
             }
         }
         self.coverage.under(None);

@@ -18,7 +18,7 @@ const ID_GAP: u64 = 5;
 /// See [`CLASSES`].
 const APART_ONCE_IN: u64 = 3;
 /// How much longer the faults of [`Class::Apart`] go on: it takes seconds until a member is parted from, and as long until it is back.
-pub(super) const APART_LONGER: u64 = 10_000 * MILLI;
+const APART_LONGER: u64 = 10_000 * MILLI;
 
 /// From more nodes on, time and frames are spared: what is simulated grows with the square of their number.
 const LARGE: usize = 64;

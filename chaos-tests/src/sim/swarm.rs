@@ -2,7 +2,7 @@
 //! with all of them never does.
 
 use super::config::{Class, MILLI};
-use super::generator::{APART_LONGER, Planner, settings};
+use super::generator::{Planner, settings};
 use super::random::Random;
 use super::schedule::{Act, Millis, Schedule, Settings, Timed};
 use slowmo_protocol::algorithm::OuterOptimizer;
@@ -45,6 +45,8 @@ const KINDS: [(Class, u64); 17] = [
     (Class::Network, 13),
     (Class::Network, 14),
 ];
+/// How much longer faults go on where such kinds may be drawn. No run is so long that who waits to be admitted gives up.
+const LONGER: u64 = 5_000 * MILLI;
 /// Kinds that take longer.
 const LONG_KINDS: [(Class, u64); 5] = [(Class::Apart, 0), (Class::Apart, 6), (Class::Apart, 9), (Class::Apart, 12), (Class::Apart, 14)];
 
@@ -64,7 +66,7 @@ pub(super) fn draw(seed: u64, nodes: &RangeInclusive<usize>) -> Schedule {
     config.replicas = random.below(4) as usize;
     config.first_incarnation = FIRST_INCARNATION;
     config.true_sizes = random.once_in(2);
-    config.horizon = (1_500 + random.below(3_000)) * MILLI + if longer { APART_LONGER } else { 0 };
+    config.horizon = (1_500 + random.below(3_000)) * MILLI + if longer { LONGER } else { 0 };
     config.goes_on_within = Some(GOES_ON_WITHIN);
     config.settles = Some(SETTLES);
     if let Some(outer) = &mut config.algorithm.outer {

@@ -55,7 +55,7 @@ impl Coordinator {
             return self.answer_late(&header, &message, out);
         }
         if header.lineage != place.lineage {
-            return self.follow_fork(&header, message);
+            return self.hear_of_fork(&header, message, now, out);
         }
         if header.round > place.round {
             return self.receive_early(header, message, now, out);
@@ -77,9 +77,7 @@ impl Coordinator {
             Message::Abandon(reason) => self.stop(RoundError::refused(header.round, reason), out),
             Message::Decide { entry, leaves } => self.told_decision(header, entry, leaves, out),
             Message::Learn => self.lead_again(header.sender, out),
-            Message::Fork { lineage, ordered, voters } if of_leader && (ordered || self.may_follow_forks()) => {
-                self.receive_fork(header, lineage, voters, now, out);
-            }
+            Message::Fork { lineage, ordered, voters } if of_leader => self.receive_fork(header, (lineage, ordered), voters, now, out),
             Message::Prepare if of_leader => self.promise(header, now, out),
             Message::Promise { accepted, floor, contributed } if self.is_from_voter(header) => {
                 self.promised(header, Promise { accepted, floor }, contributed, now, out);

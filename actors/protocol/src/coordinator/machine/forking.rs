@@ -6,7 +6,8 @@
 //!     │◀─────────── Promise{accepted} ┤   what they accepted before counts: its data is with every next member
 //!     ├─ Accept(that), or an attempt ▶│   the round is made anew only if none of them is a next member of that
 //! ```
-//! A node that takes part in a fork answers nothing of the history before: to that one it is as good as dead.
+//! A node that takes part in a fork answers nothing of the history before: to that one it is as good as dead. Two may begin to fork from one
+//! entry at a time: until either has decided, everybody goes over to the one of the higher term.
 
 use super::Coordinator;
 use super::following::is_member;
@@ -17,7 +18,7 @@ use crate::coordinator::outcome::Outcome;
 use crate::coordinator::voters::{Voter, Voters};
 use crate::forks::FORKS_MAX;
 use crate::ident::{Lineage, NodeId, Round, Term};
-use crate::machine::Outbox;
+use crate::machine::{Outbox, Place};
 use crate::policy::{OnQuorumLoss, Quorum};
 use crate::time::Instant;
 use crate::wire::{Header, Message};
@@ -58,13 +59,11 @@ impl Coordinator {
         let reached = self.reached_members();
         let voters: Vec<Voter> = history.view.members().iter().filter(|member| reached.contains(&member.id)).map(Voter::from).collect();
         let term = deciding.highest.next_of(self.me());
-        let lineage = forked(history.lineage, history.round.0, term, &voters);
-        let message = Message::Fork { lineage, ordered, voters: voters.clone() };
+        let lineage = forked(history.began_in, history.round.0, term, &voters);
+        self.enter_fork(lineage, ordered, voters, term.node);
         for to in reached.into_iter().filter(|to| *to != self.me()) {
-            let place = crate::machine::Place { term, ..self.place() };
-            self.send_from(place, to, message.clone(), out);
+            self.tell_fork(to, term, out);
         }
-        self.enter_fork(lineage, voters, term.node);
         self.ask_for_promises(term, now, out);
     }
 
@@ -100,18 +99,37 @@ impl Coordinator {
         self.taking_part().into_iter().filter(|node| !self.links.is_given_up(*node)).collect()
     }
 
-    fn enter_fork(&mut self, lineage: Lineage, voters: Vec<Voter>, leader: NodeId) {
+    /// Tells a voter of the fork under way, whatever it forked to itself.
+    pub(super) fn tell_fork(&self, to: NodeId, term: Term, out: &mut Outbox<Effect>) {
+        let Some(history) = self.history.as_ref().filter(|history| history.is_fork && history.voters.of(to).is_some()) else { return };
+        let place = Place { term, lineage: history.began_in, ..self.place() };
+        let voters = history.voters.iter().copied().collect();
+        self.send_from(place, to, Message::Fork { lineage: history.lineage, ordered: history.is_ordered, voters }, out);
+    }
+
+    fn enter_fork(&mut self, lineage: Lineage, ordered: bool, voters: Vec<Voter>, leader: NodeId) {
         if let Some(history) = &mut self.history {
             history.lineage = lineage;
             history.voters = Voters::new(voters, leader);
             history.leader = leader;
             history.is_fork = true;
+            history.is_ordered = ordered;
         }
         self.with_deciding(|deciding| deciding.fork_due = false);
         self.timers.stop(Timer::Fork);
     }
 
-    pub(super) fn receive_fork(&mut self, header: &Header, lineage: Lineage, voters: Vec<Voter>, now: Instant, out: &mut Outbox<Effect>) {
+    pub(super) fn receive_fork(
+        &mut self,
+        header: &Header,
+        (lineage, ordered): (Lineage, bool),
+        voters: Vec<Voter>,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        if !(ordered || self.may_follow_forks()) {
+            return;
+        }
         let Some(history) = &self.history else { return };
         let akin = lineage.is_decided() && lineage != history.lineage && lineage.is_akin(history.lineage);
         let members =
@@ -122,17 +140,31 @@ impl Coordinator {
         }
         let Some(deciding) = &mut self.deciding else { return };
         if deciding.acceptor.prepare(header.term).is_err() {
-            return self.send(header.sender, Message::Overtaken, out);
+            // Its sender has gone over to the fork.
+            return self.send_from(Place { lineage, ..self.place() }, header.sender, Message::Overtaken, out);
         }
-        self.enter_fork(lineage, voters, header.sender);
+        self.enter_fork(lineage, ordered, voters, header.sender);
         self.follow(header.term, now);
         self.tell_promise(header.term, out);
     }
 
+    /// A frame of another history: of a fork, or from one that forked as this node did.
+    pub(super) fn hear_of_fork(&mut self, header: &Header, message: Message, now: Instant, out: &mut Outbox<Effect>) {
+        let rivals = self.history.as_ref().is_some_and(|history| {
+            history.is_fork && (header.lineage, header.round) == (history.began_in, history.round) && is_member(&history.view, header)
+        });
+        match message {
+            Message::Fork { lineage, ordered, voters } if rivals && header.sender == header.term.node => {
+                self.receive_fork(header, (lineage, ordered), voters, now, out);
+            }
+            Message::Decide { entry: Some(entry), .. } => self.follow_fork(header, entry),
+            _ => {}
+        }
+    }
+
     /// Survivors finished an entry that counts on this node, although none of them asked it to take part: it holds the data, and follows
     /// them unless it voted for something else.
-    pub(super) fn follow_fork(&mut self, header: &Header, message: Message) {
-        let Message::Decide { entry: Some(entry), .. } = message else { return };
+    fn follow_fork(&mut self, header: &Header, entry: Outcome) {
         let allowed = self.may_follow_forks();
         let myself = self.myself();
         let (Some(history), Some(deciding)) = (&mut self.history, &mut self.deciding) else { return };

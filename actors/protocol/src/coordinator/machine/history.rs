@@ -48,6 +48,8 @@ pub(super) struct History {
     pub last: Option<Decided>,
     /// It began without a quorum, and decided nothing yet.
     pub is_fork: bool,
+    /// An operator said so.
+    pub is_ordered: bool,
     /// This node is a member. Otherwise it votes, or receives what the round makes, or both.
     pub member: bool,
 }
@@ -76,6 +78,7 @@ impl History {
             forks: Vec::new(),
             last: None,
             is_fork: false,
+            is_ordered: false,
             member: true,
         }
     }
@@ -98,6 +101,7 @@ impl History {
             forks: outcome.forks.clone(),
             last: Some(Decided { outcome, place }),
             is_fork: false,
+            is_ordered: false,
             member,
         }
     }

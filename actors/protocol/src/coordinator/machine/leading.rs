@@ -426,6 +426,9 @@ impl Coordinator {
     pub(super) fn lead_again(&self, node: NodeId, out: &mut Outbox<Effect>) {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
         let votes = history.voters.of(node).is_some();
+        if let Some(term) = deciding.lead.term() {
+            self.tell_fork(node, term, out);
+        }
         match &deciding.lead {
             Lead::Follow => {}
             Lead::Prepare { .. } => {

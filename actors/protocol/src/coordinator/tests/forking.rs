@@ -1,8 +1,9 @@
 //! What survivors do without a quorum: how long they wait, and what they go on with.
 
 use super::streams::{FORK_AFTER, LINEAGE, Leader, attempted, contribution, founded, said, says};
-use crate::coordinator::{Effect, In, Outcome, Settings};
+use crate::coordinator::{Effect, In, Outcome, Settings, Voter};
 use crate::ident::{NodeId, Term};
+use crate::machine::Place;
 use crate::policy::{OnQuorumLoss, Quorum};
 use crate::view::Member;
 use crate::wire::Message;
@@ -50,6 +51,31 @@ fn survivors_fork_unless_a_quorum_answers() {
         // Voters that live and say nothing may have gone on in another history.
         assert_eq!(forks(&node.tell(In::Tick)), answering.len() < 2, "{answering:?}");
     }
+}
+
+/// Nodes 2 and 4 fork at a time, each with the same others.
+#[test]
+fn of_two_forks_that_begin_the_one_of_the_higher_term_goes_on() {
+    let mut node = survivor();
+    [1, 3, 5].into_iter().for_each(|id| _ = node.lose(id, true));
+    let base = node.machine.place();
+    node.lose(4, false);
+    node.now += FORK_AFTER.0;
+    assert!(forks(&node.tell(In::Tick)) || node.machine.place().lineage != LINEAGE);
+    let (own, ours) = (node.machine.place().lineage, node.term());
+    let voters: Vec<Voter> = node.view.members().iter().filter(|member| [2, 4].contains(&member.id.0)).map(Voter::from).collect();
+    let fork = |counter: u64| {
+        let place = Place { term: Term { counter, node: NodeId(4) }, ..base };
+        (place, Message::Fork { lineage: LINEAGE.parted(99), ordered: false, voters: voters.clone() })
+    };
+    let (place, lower) = fork(ours.counter - 1);
+    let refused = node.hear_at(4, place, lower);
+    assert!(says(&refused, |message| matches!(message, Message::Overtaken)), "{refused:?}");
+    assert_eq!(node.machine.place().lineage, own);
+    let (place, higher) = fork(ours.counter + 1);
+    let promised = node.hear_at(4, place, higher);
+    assert!(says(&promised, |message| matches!(message, Message::Promise { .. })), "{promised:?}");
+    assert_eq!(node.machine.place().lineage, LINEAGE.parted(99));
 }
 
 /// What survivors led by node 2 ask votes for, or attempt, with the promises of `promised`, each of which accepted `accepted`. Everybody
