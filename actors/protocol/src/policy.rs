@@ -8,7 +8,7 @@ pub enum Quorum {
     /// More than half of the view, or exactly half with its lowest id: two sides of a cut network never both go on.
     #[default]
     Majority,
-    /// Whoever is alive. Two sides of a cut network both go on; on healing the one with fewer rounds joins the other.
+    /// Whoever is alive. Two sides of a cut network both go on; on healing one joins the other: see [`crate::forks`].
     Survivors,
 }
 

@@ -31,6 +31,7 @@ pub struct MembershipActor;
 pub struct MembershipState {
     part: MembershipPart,
     context: Arc<NodeContext>,
+    myself: ActorRef<Told<ToMembership>>,
     timer: Timer,
     search: Option<tokio::task::AbortHandle>,
     resting: Arc<Resting>,
@@ -41,14 +42,14 @@ impl Actor for MembershipActor {
     type State = MembershipState;
     type Arguments = Arc<NodeContext>;
 
-    async fn pre_start(&self, _: ActorRef<Self::Msg>, context: Arc<NodeContext>) -> Result<MembershipState, ActorProcessingErr> {
+    async fn pre_start(&self, myself: ActorRef<Self::Msg>, context: Arc<NodeContext>) -> Result<MembershipState, ActorProcessingErr> {
         let part = MembershipPart::new(settings(&context), liveness_settings(&context));
-        let mut state = MembershipState { part, context, timer: Timer::default(), search: None, resting: Arc::default() };
+        let mut state = MembershipState { part, context, myself, timer: Timer::default(), search: None, resting: Arc::default() };
         state.search(true);
         Ok(state)
     }
 
-    async fn handle(&self, myself: ActorRef<Self::Msg>, told: Self::Msg, state: &mut MembershipState) -> Result<(), ActorProcessingErr> {
+    async fn handle(&self, _: ActorRef<Self::Msg>, told: Self::Msg, state: &mut MembershipState) -> Result<(), ActorProcessingErr> {
         let Told { message, credit: _credit } = told;
         match &message {
             ToMembership::In(In::DialFailed { address, .. }) => state.resting.begin(*address),
@@ -61,7 +62,7 @@ impl Actor for MembershipActor {
             state.execute(effect);
         }
         let tick = || Told { message: ToMembership::In(In::Tick), credit: None };
-        state.timer.arm(state.part.next_deadline(), state.context.clock.now(), &myself, tick);
+        state.timer.arm(state.part.next_deadline(), state.context.clock.now(), &state.myself, tick);
         Ok(())
     }
 
@@ -155,8 +156,8 @@ impl MembershipState {
         if !on {
             self.search.take().into_iter().for_each(|search| search.abort());
         } else if self.search.is_none() {
-            let (context, resting) = (Arc::clone(&self.context), Arc::clone(&self.resting));
-            self.search = Some(tokio::spawn(search::search(context, resting)).abort_handle());
+            let searching = search::search(Arc::clone(&self.context), Arc::clone(&self.resting), self.myself.clone());
+            self.search = Some(tokio::spawn(searching).abort_handle());
         }
     }
 }

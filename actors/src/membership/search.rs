@@ -1,7 +1,10 @@
 //! The search for peers until the view is formed: dials whatever discovery finds.
 
 use crate::context::NodeContext;
+use crate::data::Told;
+use ractor::ActorRef;
 use slowmo_protocol::membership::In;
+use slowmo_protocol::node::ToMembership;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,8 +34,9 @@ impl Resting {
     }
 }
 
-/// Dials again and again; dialing an address that is being dialed or up does nothing.
-pub(super) async fn search(context: Arc<NodeContext>, resting: Arc<Resting>) {
+/// Tells the membership of all addresses that it finds, and dials them again and again; dialing an address that is being dialed or up does
+/// nothing.
+pub(super) async fn search(context: Arc<NodeContext>, resting: Arc<Resting>, membership: ActorRef<Told<ToMembership>>) {
     // What fails, fails many times a second.
     let mut told = None;
     let mut found = None;
@@ -42,7 +46,9 @@ pub(super) async fn search(context: Arc<NodeContext>, resting: Arc<Resting>) {
                 told = None;
                 if found.as_ref() != Some(&peers) {
                     found = Some(peers.clone());
-                    context.actors.tell(In::Discovered(peers.clone()));
+                    let message = ToMembership::In(In::Discovered(peers.clone()));
+                    // The search ends with the actor. It may begin before others know the actor, so it is told directly.
+                    _ = membership.cast(Told { message, credit: None });
                 }
                 let due = peers.into_iter().filter(|peer| resting.is_over(*peer));
                 due.for_each(|peer| context.transport.connect(peer, context.settings.connect_timeout));

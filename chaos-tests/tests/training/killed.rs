@@ -233,7 +233,7 @@ fn assert_waits_for_all(ids: &'static [u64], survivor: u64, says: &[&str]) {
 
 #[test]
 fn half_of_the_nodes_without_the_lowest_id_wait_for_the_other_half() {
-    let says = ["1 of 2 voters live (node 7)", "no quorum", "Bring back node 4", "quorum = survivors"];
+    let says = ["1 of 2 voters live (node 7)", "no quorum", "Bring back node 4", "slowmo recover"];
     assert_waits_for_all(&[4, 7], 7, &says);
 }
 

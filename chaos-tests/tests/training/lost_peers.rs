@@ -1,9 +1,11 @@
 //! A node that is dropped in the middle of a run, as by a program that panics: the others' next round is decided without it and
 //! training goes on. Nodes that have no time to say goodbye are in `killed`.
 
-use crate::support::{IN_ORDER, Seen, Training, assert_close, bits, by_the_book, config, local_sgd, overlapped, sgp, train};
-use slowmo::Config;
-use slowmo::config::BaseName;
+use crate::support::{
+    IN_ORDER, RATE, Seen, Training, assert_close, bits, by_the_book, config, descend, local_sgd, noisy, overlapped, sgp, train, uneven,
+};
+use slowmo::config::{BaseName, OnMomentumLoss};
+use slowmo::{Config, Worker};
 use slowmo_chaos::cluster::{Cluster, Link, start};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -104,4 +106,47 @@ fn the_survivors_of_gradient_means_go_on_with_their_own_mean() {
             assert_close(&values[STEPS as usize - 1], &expected[STEPS as usize - 1], 1e-4);
         }
     });
+}
+
+/// Steps a worker until a step fails: the error, and whether the parameters were as before it.
+fn until_it_fails(worker: &mut Worker, node: u64) -> (String, bool) {
+    let mut parameters = uneven(VALUES);
+    let mut step = worker.synchronize(&mut parameters).unwrap().step;
+    loop {
+        let gradients = noisy(node as usize, step as usize, &parameters);
+        descend(&mut parameters, &gradients, RATE);
+        let before = parameters.clone();
+        match worker.step(&mut parameters, RATE) {
+            Ok(report) if report.step < STEPS => step = report.step + 1,
+            Ok(report) => return (format!("it went on to {report:?}"), false),
+            Err(error) => return (error.to_string(), bits(&before) == bits(&parameters)),
+        }
+    }
+}
+
+#[test]
+fn a_run_that_may_lose_no_momentum_stops_where_the_only_holder_of_a_shard_is_lost() {
+    let config = Config { replicas: 0, on_momentum_loss: OnMomentumLoss::Stop, ..local_sgd(1, TAU as u64, 1.0, BETA) };
+    for link in [IN_ORDER, Link::Quic] {
+        let Cluster { nodes, rendezvous: _rendezvous } = start(&IDS, link, &config).unwrap();
+        let workers: Vec<_> = nodes.iter().map(|node| (node.node_id(), node.worker(0).unwrap())).collect();
+        drop(nodes);
+        let threads: Vec<_> = workers
+            .into_iter()
+            .map(|(id, mut worker)| {
+                thread::spawn(move || {
+                    if id == 2 {
+                        // After a slow step, so that there is momentum to lose.
+                        train(&mut worker, id, VALUES, |report| report.step + 1 == TAU as u64 + 2);
+                        return None;
+                    }
+                    Some(until_it_fails(&mut worker, id))
+                })
+            })
+            .collect();
+        for (error, unchanged) in threads.into_iter().filter_map(|thread| thread.join().unwrap()) {
+            assert!(error.contains("all holders of") && error.contains("on_momentum_loss = reset"), "{link:?}: {error}");
+            assert!(unchanged, "{link:?}: the parameters are those of before the step");
+        }
+    }
 }

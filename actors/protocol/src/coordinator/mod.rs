@@ -11,7 +11,7 @@
 //! | P2 | Whoever is a member of a decided view holds that outcome's data: the parameters whole, its shards of anchor and momentum. |
 //! | P3 | While one member of the newest view lives, the model is not lost; while no more than R holders of a shard die between two decisions, no momentum is. |
 //! | P4 | Whoever lives, can reach each other and is a quorum decides the next round within a bounded time after faults stop. |
-//! | P5 | Nobody gives up state that an undecided round may still need. (The machine keeps to it. The shells do not yet: they clear shard states when a node resigns.) |
+//! | P5 | Nobody gives up state that an undecided round may still need. A node on the way from one history to another can go back. |
 //! | P6 | Under `quorum = "majority"` two groups never both go on, not even when nodes restart with the same ids and empty memories. |
 //!
 //! # A steady round
@@ -109,11 +109,15 @@
 //!     │◀─────────── Promise{accepted}┤ what they accepted before counts, if one of them is a next member of it: it holds the data
 //!     ├─ Accept, or an attempt ─────▶│
 //! ```
-//! Where two histories of one bootstrap meet, the one with more rounds goes on and the members of the other join it
-//! ([`crate::membership`]).
+//! Two that fork from one entry at a time: until either decides, everybody goes over to the one of the higher term. Where two decided
+//! histories of one bootstrap meet, [`crate::forks`] says which goes on, and the members of the other join it. They keep all that they
+//! hold until they are admitted; if nobody is left to admit them, they take their places again (`machine::returning`).
+//!
+//! Under a majority an operator may order a fork ([`Coordinator::recovery`]): the members that the node reaches follow it.
 //!
 //! # Bootstrap
-//! Round 0 is an ordinary round whose voters are the members of the first view. The lowest id contributes; so its parameters reach every
+//! Round 0 is an ordinary round whose voters are the members of the first view; more than half must vote, as there is no entry that names a
+//! tie-breaker. The lowest id contributes; so its parameters reach every
 //! node through the same reduce and publish as any other round, a part from each owner.
 //!
 //! # The rules
@@ -134,7 +138,8 @@
 //! | who asks about an older round is told the newest entry; who is ahead is asked | `learning` | P4 |
 //! | a node whose data was not decided, or that was left out, joins again, and goes on to vote if it is a voter | `learning` | P2, P4 |
 //! | who leaves waits until a quorum of the next voters knows the entry | `learning` | P4 |
-//! | survivors fork without a quorum after a wait; a node takes part in one fork at a time | `forking` | P3, P4 |
+//! | survivors fork without a quorum after a wait; a node takes part in one fork at a time, of two the higher term's | `forking` | P3, P4 |
+//! | what a node stood in is kept until it is admitted elsewhere; it goes back if nobody can admit it | `returning` | P3, P5 |
 //! | frames of the next round are kept within bounds; frames count from members, voters and joiners only | `early`, `following` | P4 |
 //! | what a peer may have missed is sent again when it can be sent to again | `following` | P4 |
 //!

@@ -1,12 +1,14 @@
 //! Who is there: how the founding view forms from `min_nodes` nodes with equal settings, who may join, who is dead, who leaves.
 //!
 //! ```text
-//!   every node               lowest id
-//!      │◄──── Hello ────────────►│   settings, parameter count (once `synchronize` was called)
+//!   every node            the one that bootstraps
+//!      │◄──── Hello ────────────►│   settings, parameter count (once `synchronize` was called), where it stands
+//!      │                         │   every known address has answered, or had the time to; none stands in a run
 //!      │                         │   min_nodes nodes agree
 //!      │◄──── Found(view) ───────┤
 //!   round 0: the lowest id's parameters
 //! ```
+//! Who bootstraps, and what keeps a process from it that was started again, is in `bootstrap`.
 //! A node that meets a running cluster, or that the others went on without, joins (`life`; it gives its own place up first, `resigning`):
 //! ```text
 //!   joiner J                    each member
