@@ -19,8 +19,8 @@ use crate::ident::{Lineage, NodeId, Term};
 use crate::machine::{Outbox, Place};
 use crate::policy::{OnQuorumLoss, Quorum};
 use crate::time::Instant;
+use crate::view::Member;
 use crate::wire::{Header, Message};
-use std::collections::BTreeSet;
 use xxhash_rust::xxh3::xxh3_128;
 
 impl Coordinator {
@@ -40,12 +40,13 @@ impl Coordinator {
 
     fn fork(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
-        let reached: BTreeSet<NodeId> = self.taking_part().into_iter().filter(|node| !self.links.is_given_up(*node)).collect();
-        let voters: Vec<Voter> = history.view.members().iter().filter(|member| reached.contains(&member.id)).map(Voter::from).collect();
+        let reached = |member: &&Member| !self.is_gone(member) && !self.links.is_given_up(member.id);
+        let voters: Vec<Voter> = history.view.members().iter().filter(reached).map(Voter::from).collect();
+        let others: Vec<NodeId> = voters.iter().map(|voter| voter.node).filter(|node| *node != self.me()).collect();
         let term = deciding.highest.next_of(self.me());
         let lineage = forked(history.began_in, history.round.0, term, &voters);
         self.enter_fork(lineage, voters, term.node);
-        for to in reached.into_iter().filter(|to| *to != self.me()) {
+        for to in others {
             self.tell_fork(to, term, out);
         }
         self.ask_for_promises(term, now, out);
