@@ -73,6 +73,7 @@ fn judge(folder: &Path, replicas: usize) -> (BTreeMap<&'static str, Verdict>, Ve
         replicas,
         parameters: PARAMETERS as u64,
         sharded: true,
+        optimizer: None,
         recovers_within: Span::from_millis(PATIENCE_MS),
         samples: Some(SAMPLES as u64),
     };

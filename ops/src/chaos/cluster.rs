@@ -74,6 +74,7 @@ impl Orders {
             replicas: config.replicas,
             parameters: 0,
             sharded: config.sharded,
+            optimizer: None,
             recovers_within: span(self.scenario.quiet_s),
             samples: None,
         })
