@@ -4,6 +4,7 @@
 //! nobody tried, and shows and shrinks what fails.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use slowmo_chaos::sim::counters::{Counters, RUNS_MIN};
 use slowmo_chaos::sim::search::{self, Search};
 use slowmo_chaos::sim::{Look, Report};
 use std::ops::RangeInclusive;
@@ -24,6 +25,29 @@ fn no_seed_breaks_an_invariant() {
     let first = found.failures.first();
     assert!(first.is_none(), "{first:?}: cargo run --release -p slowmo-chaos -- sim --first-seed {} --seeds 1", first.unwrap().0);
     assert!(found.rounds > 50 * seeds, "rounds go on: {}", found.rounds);
+}
+
+/// Seeds of a swarm of which none founds beside a living cluster.
+const SWARM: u64 = 300;
+
+#[test]
+fn no_seed_of_a_swarm_breaks_an_invariant() {
+    let found = search::search(&Search::swarm(0..SWARM, NODES), &|_| {});
+    assert!(found.failures.is_empty(), "{:?}: cargo run --release -p slowmo-chaos -- sim --all --first-seed N --seeds 1", found.failures);
+}
+
+#[test]
+fn few_runs_need_not_show_everything_and_many_must() {
+    let mut counters = Counters::default();
+    let report = search::seed(2, &NODES, Look::default());
+    counters.take(&report);
+    assert!(counters.missed().is_empty());
+    for _ in 1..RUNS_MIN {
+        counters.take(&report);
+    }
+    let missed = counters.missed();
+    assert!(missed.contains(&"clock stepped back") && !missed.contains(&"one_outcome"), "{missed:?}");
+    assert!(counters.table().contains("too few"));
 }
 
 #[test]

@@ -76,11 +76,10 @@ impl World {
         true
     }
 
-    /// A later start of a node that is heard from is turned away; so is an earlier one.
+    /// Another start of a node that is heard from is turned away. Which of them is the later one nobody can say: clocks step back.
     fn admits(&self, at: Process, peer: Process) -> bool {
         let known = self.network.sessions[at].get(&self.id(peer));
-        let incarnation = |process: Process| self.processes[process].node.start.incarnation;
-        known.is_none_or(|known| known.peer == peer || (incarnation(known.peer) < incarnation(peer) && !self.hears(at, known.peer)))
+        known.is_none_or(|known| known.peer == peer || !self.hears(at, known.peer))
     }
 
     /// Whether a process hears of a peer as long as nothing else is sent: connections are kept alive in both directions.
@@ -153,6 +152,11 @@ impl World {
                 // Connections are kept alive.
                 let id = self.id(peer);
                 self.network.hear(process, id);
+                continue;
+            }
+            if self.passes(process, peer) && self.passes(peer, process) && !self.is_paused(peer) {
+                // The other end closed the connection and its word was lost: it answers what keeps this one alive with a reset.
+                self.close_session(process, peer, false);
                 continue;
             }
             let since = *self.network.silent.entry((process, peer)).or_insert(self.now);

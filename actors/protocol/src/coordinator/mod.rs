@@ -102,7 +102,8 @@
 //! ```
 //!
 //! # Survivors
-//! Under `quorum = "survivors"` the members that live go on without a quorum after a while, in a history of their own (`machine::forking`).
+//! Under `quorum = "survivors"` the members that live go on after a while in which no quorum answers, in a history of their own
+//! (`machine::forking`).
 //! ```text
 //!   leader                       the others that it reaches
 //!     ├─ Fork{history, voters} ─────▶│ they vote in the new history, on the same round
@@ -130,7 +131,7 @@
 //! | an open term is acknowledged only if no higher one was promised | `acceptor` | P2 |
 //! | data of a ready attempt is kept until decided, dropped by its leader, or closed by a quorum; of two attempts at most | `data` | P2, P5 |
 //! | next voters: members, never fewer than three for silence alone, no more new ones than continuing ones | `voters` | P4, P6 |
-//! | only starts of nodes that an entry names vote | `following` | P6 |
+//! | only starts of nodes that an entry names vote, and lead | `following` | P6 |
 //! | the named leader leads, else the next member that votes; whoever promised another's term waits a moment | `leading` | P4 |
 //! | a leader that cannot be reached is stood in for; members that cannot reach each other are parted | `links` | P4 |
 //! | streams of a new connection may be lost: they are given time, then asked for again | `links` | P4 |
@@ -138,7 +139,8 @@
 //! | who asks about an older round is told the newest entry; who is ahead is asked | `learning` | P4 |
 //! | a node whose data was not decided, or that was left out, joins again, and goes on to vote if it is a voter | `learning` | P2, P4 |
 //! | who leaves waits until a quorum of the next voters knows the entry | `learning` | P4 |
-//! | survivors fork without a quorum after a wait; a node takes part in one fork at a time, of two the higher term's | `forking` | P3, P4 |
+//! | survivors fork where no quorum answers for a while; a node takes part in one fork at a time, until one has decided in that of the highest term | `forking` | P3, P4 |
+//! | in a fork that has decided nothing only those take part that it began with; a next member of what it finishes follows it | `forking`, `links` | P2, P4 |
 //! | what a node stood in is kept until it is admitted elsewhere; it goes back if nobody can admit it | `returning` | P3, P5 |
 //! | frames of the next round are kept within bounds; frames count from members, voters and joiners only | `early`, `following` | P4 |
 //! | what a peer may have missed is sent again when it can be sent to again | `following` | P4 |

@@ -19,18 +19,19 @@ const FAN_OUT: usize = 3;
 const TRANSMISSIONS: u8 = 10;
 
 impl Identity for Life {
-    type Addr = NodeId;
+    /// Each start of a node by itself: incarnations have no order, so no start takes another's place.
+    type Addr = (NodeId, Incarnation);
 
     fn renew(&self) -> Option<Self> {
         Some(Self { renewals: self.renewals.saturating_add(1), ..*self })
     }
 
-    fn addr(&self) -> NodeId {
-        self.node
+    fn addr(&self) -> Self::Addr {
+        (self.node, self.incarnation)
     }
 
     fn win_addr_conflict(&self, adversary: &Self) -> bool {
-        (self.incarnation, self.renewals) > (adversary.incarnation, adversary.renewals)
+        self.renewals > adversary.renewals
     }
 }
 
@@ -238,5 +239,31 @@ fn config(probe_interval: Span) -> Config {
         periodic_announce: None,
         periodic_announce_to_down_members: None,
         periodic_gossip: Some(PeriodicParams { frequency: interval / 2, num_members: fan_out }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A probe of the start before fails after another start is watched, whose clock stepped back.
+    #[test]
+    fn a_start_with_a_lower_incarnation_takes_the_place_of_the_one_before() {
+        let mut swim = Swim::new(NodeId(1), Incarnation(1), Span::from_millis(100), 7);
+        let mut timers = swim.watch(NodeId(2), Incarnation(9)).timers;
+        let fire = |swim: &mut Swim, timers: &mut Vec<(Timer<Life>, Span)>| {
+            let due: Vec<_> = std::mem::take(timers);
+            due.into_iter().for_each(|(timer, _)| timers.extend(swim.fire(timer).timers));
+        };
+        while swim.probed() != Some(NodeId(2)) {
+            fire(&mut swim, &mut timers);
+        }
+        swim.forget(NodeId(2));
+        timers.extend(swim.watch(NodeId(2), Incarnation(5)).timers);
+        for _ in 0..4 {
+            fire(&mut swim, &mut timers);
+        }
+        let known = swim.member(NodeId(2)).map(|member| member.id().incarnation);
+        assert_eq!(known, Some(Incarnation(5)));
     }
 }

@@ -11,6 +11,7 @@
 
 use super::Coordinator;
 use super::following::is_member;
+use super::history::History;
 use super::timers::Timer;
 use crate::coordinator::error::RecoveryError;
 use crate::coordinator::events::Effect;
@@ -21,8 +22,8 @@ use crate::ident::{Lineage, NodeId, Round, Term};
 use crate::machine::{Outbox, Place};
 use crate::policy::{OnQuorumLoss, Quorum};
 use crate::time::Instant;
+use crate::view::Member;
 use crate::wire::{Header, Message};
-use std::collections::BTreeSet;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// What goes on if an operator says so.
@@ -56,12 +57,12 @@ impl Coordinator {
 
     fn fork(&mut self, ordered: bool, now: Instant, out: &mut Outbox<Effect>) {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
-        let reached = self.reached_members();
-        let voters: Vec<Voter> = history.view.members().iter().filter(|member| reached.contains(&member.id)).map(Voter::from).collect();
+        let voters: Vec<Voter> = self.reached_members(history).map(Voter::from).collect();
+        let others: Vec<NodeId> = voters.iter().map(|voter| voter.node).filter(|node| *node != self.me()).collect();
         let term = deciding.highest.next_of(self.me());
         let lineage = forked(history.began_in, history.round.0, term, &voters);
         self.enter_fork(lineage, ordered, voters, term.node);
-        for to in reached.into_iter().filter(|to| *to != self.me()) {
+        for to in others {
             self.tell_fork(to, term, out);
         }
         self.ask_for_promises(term, now, out);
@@ -83,9 +84,9 @@ impl Coordinator {
         if history.forks.len() >= FORKS_MAX {
             return Err(RecoveryError::ForkedTooOften);
         }
-        let goes_on = self.reached_members();
+        let goes_on: Vec<NodeId> = self.reached_members(history).map(|member| member.id).collect();
         let missing = history.voters.ids().filter(|voter| !goes_on.contains(voter)).collect();
-        Ok(Recovery { lineage: history.lineage, round: history.round, goes_on: goes_on.into_iter().collect(), missing })
+        Ok(Recovery { lineage: history.lineage, round: history.round, goes_on, missing })
     }
 
     /// An operator named the history that goes on.
@@ -95,8 +96,9 @@ impl Coordinator {
         }
     }
 
-    fn reached_members(&self) -> BTreeSet<NodeId> {
-        self.taking_part().into_iter().filter(|node| !self.links.is_given_up(*node)).collect()
+    /// Members that live and can be reached, ascending, this node among them.
+    fn reached_members<'a>(&'a self, history: &'a History) -> impl Iterator<Item = &'a Member> {
+        history.view.members().iter().filter(|member| !self.is_gone(member) && !self.links.is_given_up(member.id))
     }
 
     /// Tells a voter of the fork under way, whatever it forked to itself.

@@ -186,10 +186,11 @@ fn doubled(span: Span, times: u32) -> Span {
 }
 
 impl Coordinator {
-    /// Members that live and take part in what this node leads: those that can be reached if a quorum of the voters can, else all.
+    /// Members that live and take part in what this node leads: those that can be reached if a quorum of the voters can, else all. In a
+    /// fork those that it began with: nobody else follows it before it has decided something.
     pub(super) fn taking_part(&self) -> Vec<NodeId> {
         let Some(history) = &self.history else { return Vec::new() };
-        let lives = |member: &&Member| !self.is_gone(member);
+        let lives = |member: &&Member| !self.is_gone(member) && (!history.is_fork || history.voters.of(member.id).is_some());
         let partitioned = |node: NodeId| self.links.is_given_up(node) || self.is_left_out(node);
         let answers = |voter: &&Voter| (voter.node == self.me() || self.peers.votes(**voter)) && !partitioned(voter.node);
         let enough = history.voters.is_quorum(history.voters.iter().filter(answers).map(|voter| voter.node));

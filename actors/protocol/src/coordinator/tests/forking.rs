@@ -78,6 +78,21 @@ fn of_two_forks_that_begin_the_one_of_the_higher_term_goes_on() {
     assert_eq!(node.machine.place().lineage, LINEAGE.parted(99));
 }
 
+#[test]
+fn who_was_not_reached_when_a_fork_began_takes_no_part_in_it() {
+    let mut node = survivor();
+    [1, 5].into_iter().for_each(|id| _ = node.lose(id, true));
+    node.lose(4, false);
+    node.now += FORK_AFTER.0;
+    assert!(forks(&node.tell(In::Tick)));
+    let begun = node.hear_promise(3, true);
+    assert_eq!(attempted(&node, &begun), Some(vec![2, 3]));
+    // It is in the history before, and follows nothing of this one.
+    node.tell(In::Back(NodeId(4)));
+    let alone = node.lose(3, true);
+    assert_eq!(attempted(&node, &alone), None, "node 2 goes on alone: {alone:?}");
+}
+
 /// What survivors led by node 2 ask votes for, or attempt, with the promises of `promised`, each of which accepted `accepted`. Everybody
 /// else is known to have ended.
 fn survivors_go_on(accepted: &Outcome, promised: &[u64]) -> (Leader, Vec<Effect>) {

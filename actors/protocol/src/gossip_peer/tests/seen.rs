@@ -1,5 +1,6 @@
 //! What happened in simulated runs, for whoever looks into them: `SLOWMO_TRACE=1`, with `--nocapture`.
 
+use super::scenario::Class;
 use crate::gossip_peer::{Effect, In, Plan};
 use crate::ident::NodeId;
 use crate::topology::Peers;
@@ -94,6 +95,17 @@ impl Seen {
         (self.waited, self.settled_after) = (self.waited.max(other.waited), self.settled_after.max(other.settled_after));
         self.weight(other.weight_min);
         self.weight(other.weight_max);
+    }
+}
+
+impl Seen {
+    /// What a class of runs is for has happened in them.
+    pub fn shows(&self, class: Class) {
+        assert!(self.late > 0 && self.refused > 0 && self.jumps > 0 && self.detours > 0 && self.silent > 0, "{class:?}: {self:?}");
+        let breaks = matches!(class, Class::Lossy | Class::Churn | Class::Doubt);
+        assert_eq!(self.wrong_waits + self.withheld + self.written_off > 0, breaks, "{class:?}: {self:?}");
+        let dies = matches!(class, Class::Churn | Class::Doubt);
+        assert_eq!(self.reclaimed > 0 && self.debts > 0, dies, "{class:?}: {self:?}");
     }
 }
 

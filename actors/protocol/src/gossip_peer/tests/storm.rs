@@ -41,6 +41,9 @@ fn many(class: Class, few: u64) {
         sum.add(&one(seed, class));
     }
     eprintln!("{class:?}: {sum:?}");
+    if number("SLOWMO_SEED").is_none() {
+        sum.shows(class);
+    }
 }
 
 #[test]
