@@ -11,7 +11,7 @@
 //! | P2 | Whoever is a member of a decided view holds that outcome's data: the parameters whole, its shards of anchor and momentum. |
 //! | P3 | While one member of the newest view lives, the model is not lost; while no more than R holders of a shard die between two decisions, no momentum is. |
 //! | P4 | Whoever lives, can reach each other and is a quorum decides the next round within a bounded time after faults stop. |
-//! | P5 | Nobody gives up state that an undecided round may still need. (The machine keeps to it. The shells do not yet: they clear shard states when a node resigns.) |
+//! | P5 | Nobody gives up state that an undecided round may still need. |
 //! | P6 | Under `quorum = "majority"` two groups never both go on, not even when nodes restart with the same ids and empty memories. |
 //!
 //! # A steady round
