@@ -127,12 +127,11 @@ impl AggregatorState {
     }
 
     fn tell(&mut self, message: ToAggregator<Buffers>) {
+        let founds = self.part.request().is_some_and(|(request, _)| request.task == Task::Found);
         match &message {
             // A joiner's whole state starts from the parameters that it joined with.
-            ToAggregator::Decided(decided) if self.whole.is_none() => {
-                if self.part.request().is_some_and(|(request, _)| request.task == Task::Found) {
-                    self.found(&decided.values, decided.outcome.spec.kind);
-                }
+            ToAggregator::Decided(decided) if self.whole.is_none() && founds => {
+                self.found(&decided.values, decided.outcome.spec.kind);
             }
             ToAggregator::Tick => self.timer.disarm(),
             _ => {}

@@ -4,11 +4,10 @@
 //! An input is a list of pieces, each behind two bytes: the sender, and how long the piece is. What a sender cannot choose is
 //! made right, so that the fuzzer gets past it: a frame's cluster and its sender, who is the peer that was authenticated.
 
-use slowmo_protocol::coordinator::{self, Attempt, Coordinator, Origin, RoundKind, RoundSpec};
+use slowmo_protocol::coordinator::{self, Attempt, Coordinator, RoundKind, RoundSpec};
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use slowmo_protocol::liveness::{self, Liveness};
 use slowmo_protocol::machine::{Identity, Machine, Outbox};
-use slowmo_protocol::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{DATAGRAM_BYTES_MAX, Datagram, Frame};
@@ -55,19 +54,10 @@ pub(super) fn spec() -> RoundSpec {
 /// Control frames, handed to the coordinator of node 1 in a round that it has contributed to, with a tick after each.
 pub fn coordinator(data: &[u8]) -> bool {
     let settings = coordinator::Settings {
-        identity: identity(),
-        replicas: 1,
-        keeps_state: true,
-        origin: Origin::default(),
-        restores: false,
-        copies_buffers: None,
         orders_by_rate: true,
-        quorum: Quorum::Majority,
-        on_quorum_loss: OnQuorumLoss::Wait,
-        fork_after: Span::from_millis(4_000),
-        on_momentum_loss: OnMomentumLoss::Reset,
         grace: Span::from_millis(10),
         round_timeout: Span::from_millis(1_000),
+        ..coordinator::Settings::simulated(identity())
     };
     let mut machine = Coordinator::new(settings);
     let contribute = coordinator::In::Contribute { round: Round::FOUNDING, spec: spec(), samples: None, rates: Vec::new(), buffers: 0 };

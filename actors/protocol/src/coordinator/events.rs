@@ -191,3 +191,26 @@ pub struct Settings {
     /// How long a round of live members may take before it is given up.
     pub round_timeout: Span,
 }
+
+#[cfg(any(test, feature = "testing"))]
+impl Settings {
+    /// What most nodes of simulations and tests have in common.
+    #[must_use]
+    pub fn simulated(identity: Identity) -> Self {
+        Self {
+            identity,
+            replicas: 1,
+            keeps_state: true,
+            origin: Origin::default(),
+            restores: false,
+            copies_buffers: None,
+            orders_by_rate: false,
+            quorum: Quorum::Majority,
+            on_quorum_loss: OnQuorumLoss::Wait,
+            fork_after: Span::from_millis(4_000),
+            on_momentum_loss: OnMomentumLoss::Reset,
+            grace: Span::from_millis(60_000),
+            round_timeout: Span::from_millis(300_000),
+        }
+    }
+}

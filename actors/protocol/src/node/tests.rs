@@ -1,13 +1,12 @@
 //! Two nodes whose rounds are driven by hand.
 
 use super::vectors::{Contribution, Done, SLOWMO, State, Stream, Vectors, carry_out};
-use super::{Contribute, Mail, RoundsPart, ToMembership, ToRounds};
-use crate::coordinator::{GivesUp, In, Origin, RoundKind, RoundSpec, Settings};
+use super::{Contribute, Mail, RoundsEffect, RoundsPart, ToMembership, ToRounds};
+use crate::coordinator::{GivesUp, In, RoundKind, RoundSpec, Settings};
 use crate::ident::{ClusterId, Lineage, NodeId, Round, ShardId, Step};
 use crate::machine::{Identity, Outbox};
 use crate::membership;
-use crate::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
-use crate::time::{Instant, Span};
+use crate::time::Instant;
 use crate::view::View;
 use crate::view::tests::view;
 use crate::wire::{Frame, Message};
@@ -43,7 +42,7 @@ impl Pair {
         let view = view(&[1, 2]);
         let node = |id: NodeId| {
             let identity = Identity { cluster: ClusterId(1), node: id, incarnation: view.member(id).unwrap().incarnation };
-            let part = RoundsPart::new(settings(identity));
+            let part = RoundsPart::new(Settings::simulated(identity));
             (id, Node { identity, part, inbox: VecDeque::new(), applied: Vec::new(), heard: Vec::new() })
         };
         let mut pair = Self { nodes: view.ids().map(node).collect() };
@@ -67,22 +66,19 @@ impl Pair {
         let node = self.nodes.get_mut(&id).unwrap();
         let mut out = Outbox::default();
         node.part.handle(message, Instant(1), &mut out);
-        let done: Vec<Done> = out.take().into_iter().flat_map(|effect| carry_out(&mut node.part, node.identity, SLOWMO, effect)).collect();
-        for done in done {
-            let (to, letter) = match done {
-                Done::Frame(to, frame) => (to, Letter::Frame(frame)),
-                Done::Stream(to, stream) => (to, Letter::Stream(stream)),
-                Done::Report(attempt, moved) => (id, Letter::Report(ToRounds::Moved(attempt, moved))),
-                Done::Applied(applied) => {
-                    self.nodes.get_mut(&id).unwrap().applied.push(applied.outcome.round);
-                    continue;
-                }
-                Done::Tell(Mail::Membership(ToMembership::In(event))) => {
-                    self.nodes.get_mut(&id).unwrap().heard.push(event);
-                    continue;
-                }
-                _ => continue,
-            };
+        let mut letters = Vec::new();
+        for effect in out.take() {
+            match effect {
+                RoundsEffect::Send { to, frame } => letters.push((to, Letter::Frame(frame))),
+                RoundsEffect::Applied(applied) => node.applied.push(applied.outcome.round),
+                RoundsEffect::Tell(Mail::Membership(ToMembership::In(event))) => node.heard.push(event),
+                effect => letters.extend(carry_out(&mut node.part, node.identity, SLOWMO, effect).into_iter().map(|done| match done {
+                    Done::Stream(to, stream) => (to, Letter::Stream(stream)),
+                    Done::Report(attempt, moved) => (id, Letter::Report(ToRounds::Moved(attempt, moved))),
+                })),
+            }
+        }
+        for (to, letter) in letters {
             self.nodes.get_mut(&to).unwrap().inbox.push_back(letter);
         }
     }
@@ -117,24 +113,6 @@ impl Pair {
 
     fn states(&self, id: NodeId) -> Vec<(ShardId, State)> {
         self.nodes[&id].part.shards().all().map(|(shard, state)| (shard, state.clone())).collect()
-    }
-}
-
-fn settings(identity: Identity) -> Settings {
-    Settings {
-        identity,
-        replicas: 1,
-        keeps_state: true,
-        origin: Origin::default(),
-        restores: false,
-        copies_buffers: None,
-        orders_by_rate: false,
-        quorum: Quorum::Majority,
-        on_quorum_loss: OnQuorumLoss::Wait,
-        fork_after: Span::from_millis(20_000),
-        on_momentum_loss: OnMomentumLoss::Reset,
-        grace: Span::from_millis(60_000),
-        round_timeout: Span::from_millis(300_000),
     }
 }
 

@@ -1,14 +1,14 @@
 //! Nodes whose values are small vectors: real sums, and streams that arrive as a whole or not at all. For simulations and tests.
 
-use super::attempt::{Applied, Reduced, Reduction};
+use super::attempt::{Reduced, Reduction};
 use super::data::{Arrived, Data};
-use super::mail::{Mail, Moved};
+use super::mail::Moved;
 use super::rounds::{RoundsEffect, RoundsPart};
 use crate::algorithm::{OuterOptimizer, WireType};
 use crate::coordinator::{Attempt, Plan, RoundKind};
 use crate::ident::{NodeId, ShardId};
 use crate::machine::Identity;
-use crate::wire::{self, Bulk, Frame};
+use crate::wire::{self, Bulk};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -116,28 +116,16 @@ pub fn average(pieces: &[(f64, &[f64])]) -> Vec<f64> {
     sum
 }
 
-/// What came of an effect.
+/// What came of a movement.
 #[derive(Debug)]
 pub enum Done {
-    /// A control frame leaves.
-    Frame(NodeId, Frame),
-    /// Another part is told something.
-    Tell(Mail<Vectors>),
     /// A stream leaves.
     Stream(NodeId, Stream),
     /// The movements of an attempt report, once the work is done.
     Report(Attempt, Moved<Vectors>),
-    /// A round is applied.
-    Applied(Box<Applied<Vectors>>),
-    /// This node belongs to no view any more.
-    Resigned,
-    /// A round was decided whose data this node does not hold.
-    Stranded,
-    /// Why no round is decided now.
-    Waiting(Option<String>),
 }
 
-/// Carries out an effect of a node's rounds.
+/// Carries out what an effect of a node's rounds moves; effects that move nothing come to nothing here.
 pub fn carry_out(
     part: &mut RoundsPart<Vectors>,
     identity: Identity,
@@ -146,8 +134,6 @@ pub fn carry_out(
 ) -> Vec<Done> {
     let stream = |plan: &Plan, to, content, body| Done::Stream(to, Stream { header: identity.header(plan.place), content, stream: body });
     match effect {
-        RoundsEffect::Send { to, frame } => vec![Done::Frame(to, frame)],
-        RoundsEffect::Tell(mail) => vec![Done::Tell(mail)],
         RoundsEffect::Contribute(plan, owner) => {
             let Some(own) = part.contribution() else { return Vec::new() };
             let content = wire::Contribution { spec: plan.spec, weight: own.weight, wire: WireType::Float32 };
@@ -189,16 +175,7 @@ pub fn carry_out(
             };
             vec![Done::Report(plan.attempt, moved)]
         }
-        RoundsEffect::Applied(applied) => vec![Done::Applied(applied)],
-        RoundsEffect::Resigned => vec![Done::Resigned],
-        RoundsEffect::Stranded => vec![Done::Stranded],
-        RoundsEffect::Waiting(why) => vec![Done::Waiting(why)],
-        // What was sent travels on, and what of it arrives late counts for nothing.
-        RoundsEffect::Returned
-        | RoundsEffect::Open(_)
-        | RoundsEffect::Publish(_)
-        | RoundsEffect::Discard(_)
-        | RoundsEffect::Refused(..) => Vec::new(),
+        _ => Vec::new(),
     }
 }
 

@@ -1,11 +1,10 @@
 //! One node: its machine, and of its data plane only what was sent and what arrived.
 
 use super::{GRACE, ROUND_TIMEOUT};
-use slowmo_protocol::coordinator::{Attempt, Coordinator, In, Origin, Outcome, Plan, Publication, Settings, Voter};
+use slowmo_protocol::coordinator::{Attempt, Coordinator, In, Outcome, Plan, Publication, Settings, Voter};
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId, Round};
 use slowmo_protocol::machine::Identity;
-use slowmo_protocol::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
-use slowmo_protocol::time::{Instant, Span};
+use slowmo_protocol::time::Instant;
 use slowmo_protocol::view::Member;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -72,21 +71,8 @@ pub struct Node {
 
 impl Node {
     pub fn new(id: NodeId, incarnation: Incarnation) -> Self {
-        let settings = Settings {
-            identity: Identity { cluster: CLUSTER, node: id, incarnation },
-            replicas: 1,
-            keeps_state: true,
-            origin: Origin::default(),
-            restores: false,
-            copies_buffers: None,
-            orders_by_rate: false,
-            quorum: Quorum::Majority,
-            on_quorum_loss: OnQuorumLoss::Wait,
-            fork_after: Span::from_millis(4_000),
-            on_momentum_loss: OnMomentumLoss::Reset,
-            grace: GRACE,
-            round_timeout: ROUND_TIMEOUT,
-        };
+        let identity = Identity { cluster: CLUSTER, node: id, incarnation };
+        let settings = Settings { grace: GRACE, round_timeout: ROUND_TIMEOUT, ..Settings::simulated(identity) };
         Self {
             machine: Coordinator::new(settings),
             member: member(id, incarnation),

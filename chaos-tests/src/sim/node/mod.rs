@@ -19,7 +19,7 @@ use slowmo_protocol::gossip_peer::{self, Waits};
 use slowmo_protocol::ident::{ClusterId, NodeId};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::node::{self, ToAggregator};
-use slowmo_protocol::policy::{Bootstrap, OnMomentumLoss, OnQuorumLoss};
+use slowmo_protocol::policy::Bootstrap;
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::topology::Rate;
 use slowmo_protocol::trace::Start;
@@ -143,19 +143,14 @@ fn liveness_settings(identity: Identity, config: &Config) -> liveness::Settings 
 
 fn rounds_settings(identity: Identity, config: &Config) -> coordinator::Settings {
     coordinator::Settings {
-        identity,
         replicas: config.replicas,
         keeps_state: config.algorithm.outer.is_some_and(|outer| outer.sharded),
-        origin: coordinator::Origin::default(),
-        restores: false,
         copies_buffers: (config.buffers > 0).then_some(config.algorithm.buffers),
         orders_by_rate: config.algorithm.orders_by_rate(),
         quorum: config.quorum,
-        on_quorum_loss: OnQuorumLoss::Wait,
-        fork_after: Span::from_millis(4_000),
-        on_momentum_loss: OnMomentumLoss::Reset,
         grace: Span(config.waits.grace.0.min(config.waits.round.0 / 2)),
         round_timeout: config.waits.round,
+        ..coordinator::Settings::simulated(identity)
     }
 }
 

@@ -6,7 +6,7 @@ use slowmo_protocol::coordinator::{Coordinator, Settings};
 use slowmo_protocol::ident::ShardId;
 use slowmo_protocol::machine::{Identity, Outbox};
 use slowmo_protocol::node::vectors::{Done, State, Vectors, carry_out};
-use slowmo_protocol::node::{Applied, Contribute, RoundsPart, ToRounds};
+use slowmo_protocol::node::{Applied, Contribute, RoundsEffect, RoundsPart, ToRounds};
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{self, Event, Held, Start, digest_values};
 
@@ -73,25 +73,28 @@ impl Rounds {
         let mut out = Outbox::default();
         self.part.handle(message, now, &mut out);
         for effect in out.take() {
-            for done in carry_out(&mut self.part, self.identity, self.optimizer, effect) {
-                self.wish(done, wishes);
-            }
+            self.act(effect, wishes);
         }
     }
 
-    fn wish(&mut self, done: Done, wishes: &mut Vec<Wish>) {
-        match done {
-            Done::Frame(to, frame) => wishes.push(Wish::Frame(to, frame)),
-            Done::Tell(mail) => wishes.push(Wish::tell(mail)),
-            Done::Stream(to, stream) => wishes.push(Wish::Stream(to, Box::new(stream))),
-            Done::Report(attempt, moved) => wishes.push(Wish::Later(self.work, Mail::from(ToRounds::Moved(attempt, moved)))),
-            Done::Applied(applied) => {
+    fn act(&mut self, effect: RoundsEffect<Vectors>, wishes: &mut Vec<Wish>) {
+        match effect {
+            RoundsEffect::Send { to, frame } => wishes.push(Wish::Frame(to, frame)),
+            RoundsEffect::Tell(mail) => wishes.push(Wish::tell(mail)),
+            RoundsEffect::Applied(applied) => {
                 self.applied += 1;
                 wishes.push(Wish::Record(self.trace(&applied)));
             }
-            Done::Resigned => wishes.push(Wish::Record(Event::Resigned(self.start()))),
-            Done::Waiting(why) => self.waiting = why,
-            Done::Stranded => {}
+            RoundsEffect::Resigned => wishes.push(Wish::Record(Event::Resigned(self.start()))),
+            RoundsEffect::Waiting(why) => self.waiting = why,
+            effect => {
+                for done in carry_out(&mut self.part, self.identity, self.optimizer, effect) {
+                    wishes.push(match done {
+                        Done::Stream(to, stream) => Wish::Stream(to, Box::new(stream)),
+                        Done::Report(attempt, moved) => Wish::Later(self.work, Mail::from(ToRounds::Moved(attempt, moved))),
+                    });
+                }
+            }
         }
     }
 

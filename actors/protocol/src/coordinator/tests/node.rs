@@ -2,12 +2,12 @@
 
 use super::oracle::GAMMA;
 use crate::algorithm::BufferStrategy;
-use crate::coordinator::{Coordinator, Origin, Outcome, RoundKind, RoundSpec, Settings, Voter};
+use crate::coordinator::{Coordinator, Outcome, RoundKind, RoundSpec, Settings, Voter};
 use crate::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, Step};
 use crate::machine::Identity;
 use crate::node::vectors::{Contribution, Vectors};
 use crate::node::{Applied, Contribute, Decided, RoundsPart};
-use crate::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
+use crate::policy::{OnQuorumLoss, Quorum};
 use crate::time::Span;
 use crate::view::Member;
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,19 +91,15 @@ impl Node {
     pub fn new(id: NodeId, incarnation: u64, schedule: Schedule, replicas: usize, quorum: (Quorum, OnQuorumLoss)) -> Self {
         let identity = Identity { cluster: CLUSTER, node: id, incarnation: Incarnation(incarnation) };
         let settings = Settings {
-            identity,
             replicas,
-            keeps_state: true,
-            origin: Origin::default(),
-            restores: false,
             copies_buffers: Some(BUFFERS),
             orders_by_rate: true,
             quorum: quorum.0,
             on_quorum_loss: quorum.1,
             fork_after: FORK_AFTER,
-            on_momentum_loss: OnMomentumLoss::Reset,
             grace: GRACE,
             round_timeout: Span(3_000_000),
+            ..Settings::simulated(identity)
         };
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 7000));
         let parameters = (0..schedule.elements).map(|index| id.0 as f64 + index as f64 / 8.0).collect();

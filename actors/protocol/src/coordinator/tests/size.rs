@@ -1,9 +1,8 @@
 //! What a leader sends in a steady round, in bytes as they travel: it grows with the members, not with their square.
 
-use super::super::{Coordinator, Effect, In, Origin, Plan, RoundKind, RoundSpec, Settings};
+use super::super::{Coordinator, Effect, In, Plan, RoundKind, RoundSpec, Settings};
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
-use crate::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
 use crate::time::{Instant, Span};
 use crate::view::{Member, View};
 use crate::wire::{Contributed, Message};
@@ -30,19 +29,9 @@ fn identity(member: &Member) -> Identity {
 
 fn leader(view: &View) -> Coordinator {
     Coordinator::new(Settings {
-        identity: identity(&view.members()[0]),
-        replicas: 1,
-        keeps_state: true,
-        origin: Origin::default(),
-        restores: false,
-        copies_buffers: None,
-        orders_by_rate: false,
-        quorum: Quorum::Majority,
-        on_quorum_loss: OnQuorumLoss::Wait,
-        fork_after: Span::from_millis(4_000),
-        on_momentum_loss: OnMomentumLoss::Reset,
         grace: Span::from_millis(1_000),
         round_timeout: Span::from_millis(10_000),
+        ..Settings::simulated(identity(&view.members()[0]))
     })
 }
 

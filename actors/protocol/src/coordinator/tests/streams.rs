@@ -6,7 +6,6 @@ use crate::coordinator::{
 };
 use crate::ident::{Epoch, Lineage, NodeId, Round, Step, Term};
 use crate::machine::{Identity, Machine, Outbox, Place};
-use crate::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
 use crate::time::{Instant, Span};
 use crate::view::View;
 use crate::wire::{Contributed, Frame, Message};
@@ -27,21 +26,7 @@ fn identity(view: &View, node: u64) -> Identity {
 }
 
 fn settings(view: &View, node: u64) -> Settings {
-    Settings {
-        identity: identity(view, node),
-        replicas: 1,
-        keeps_state: true,
-        origin: Origin::default(),
-        restores: false,
-        copies_buffers: None,
-        orders_by_rate: false,
-        quorum: Quorum::Majority,
-        on_quorum_loss: OnQuorumLoss::Wait,
-        fork_after: FORK_AFTER,
-        on_momentum_loss: OnMomentumLoss::Reset,
-        grace: Span::from_millis(60_000),
-        round_timeout: Span::from_millis(300_000),
-    }
+    Settings { fork_after: FORK_AFTER, ..Settings::simulated(identity(view, node)) }
 }
 
 impl Leader {

@@ -9,9 +9,9 @@ use super::trace;
 use crate::algorithm::BufferStrategy;
 use crate::coordinator::{In, Outcome, RoundKind, Voter};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId};
-use crate::machine::Outbox;
+use crate::machine::{Identity, Outbox};
 use crate::node::vectors::{Done, SLOWMO, Stream, Vectors, carry_out};
-use crate::node::{Applied, Decided, Failure, Mail, ToAggregator, ToRounds};
+use crate::node::{Applied, Decided, Failure, Mail, RoundsEffect, ToAggregator, ToRounds};
 use crate::policy::{OnQuorumLoss, Quorum};
 use crate::simulation::{Queue, Random};
 use crate::time::Instant;
@@ -262,38 +262,41 @@ impl World {
         let mut reports = Vec::new();
         for effect in out.take() {
             trace::effect(self.now, id, &effect);
-            let Some(node) = self.nodes.get_mut(&id) else { return };
-            for done in carry_out(&mut node.part, identity, SLOWMO, effect) {
-                match done {
-                    Done::Report(attempt, moved) => reports.push(ToRounds::Moved(attempt, moved)),
-                    done => self.execute(id, done),
-                }
-            }
+            reports.extend(self.execute(id, identity, effect));
         }
         for report in reports {
             self.take(id, report);
         }
     }
 
-    fn execute(&mut self, id: NodeId, done: Done) {
+    /// Carries out an effect; returns what the node is told of it.
+    fn execute(&mut self, id: NodeId, identity: Identity, effect: RoundsEffect<Vectors>) -> Vec<ToRounds<Vectors>> {
         let node = self.nodes.get_mut(&id).unwrap();
-        match done {
-            Done::Frame(to, frame) => {
+        let mut reports = Vec::new();
+        match effect {
+            RoundsEffect::Send { to, frame } => {
                 let Frame::V1 { message, .. } = &frame;
                 if let Message::Decide { entry: Some(outcome), .. } = &**message {
                     self.oracle.hear(outcome);
                 }
                 self.send(id, to, &frame);
             }
-            Done::Stream(to, stream) => self.send_stream(to, stream),
-            Done::Applied(applied) => node.applies = Some(applied),
-            Done::Tell(Mail::Aggregator(ToAggregator::Decided(decided))) => self.apply(id, &decided),
-            Done::Tell(Mail::Aggregator(ToAggregator::Failed(Failure::Round(error)))) => node.failed = Some(error),
-            Done::Tell(Mail::Aggregator(ToAggregator::Failed(failure))) => panic!("{id}: {failure:?}"),
-            Done::Stranded => self.stranded(id),
-            Done::Waiting(why) => node.waits_for = why,
-            Done::Tell(_) | Done::Report(..) | Done::Resigned => {}
+            RoundsEffect::Applied(applied) => node.applies = Some(applied),
+            RoundsEffect::Tell(Mail::Aggregator(ToAggregator::Decided(decided))) => self.apply(id, &decided),
+            RoundsEffect::Tell(Mail::Aggregator(ToAggregator::Failed(Failure::Round(error)))) => node.failed = Some(error),
+            RoundsEffect::Tell(Mail::Aggregator(ToAggregator::Failed(failure))) => panic!("{id}: {failure:?}"),
+            RoundsEffect::Stranded => self.stranded(id),
+            RoundsEffect::Waiting(why) => node.waits_for = why,
+            effect => {
+                for done in carry_out(&mut node.part, identity, SLOWMO, effect) {
+                    match done {
+                        Done::Stream(to, stream) => self.send_stream(to, stream),
+                        Done::Report(attempt, moved) => reports.push(ToRounds::Moved(attempt, moved)),
+                    }
+                }
+            }
         }
+        reports
     }
 
     fn apply(&mut self, id: NodeId, decided: &Decided<Vectors>) {
