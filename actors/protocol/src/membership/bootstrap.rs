@@ -15,6 +15,7 @@ use crate::policy::Bootstrap;
 use crate::time::{Instant, Span};
 use crate::view::{Member, View};
 use crate::wire::{Message, Standing};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 /// How long a process that bootstraps waits for the answers of all addresses that it knows: one of them may belong to a living run.
@@ -54,9 +55,11 @@ impl Membership {
 
     /// The address of the one process that bootstraps, as far as this node knows.
     fn bootstrapper(&self) -> SocketAddr {
-        let founders = self.hellos.values().filter(|known| known.model.is_some() && self.is_current(known)).map(Known::address);
-        let listed = self.discovered.iter().flatten().copied().filter(|_| !self.settings.addresses_may_be_stale);
-        founders.chain(listed).chain([self.settings.address]).min().unwrap_or(self.settings.address)
+        let mut known: BTreeSet<SocketAddr> = self.founders().map(Known::address).collect();
+        if !self.settings.addresses_may_be_stale {
+            known.extend(self.discovered.iter().flatten());
+        }
+        known.pop_first().map_or(self.settings.address, |smallest| smallest.min(self.settings.address))
     }
 
     fn bootstraps(&self) -> bool {
@@ -65,6 +68,11 @@ impl Membership {
             Bootstrap::No => false,
             Bootstrap::Auto => self.bootstrapper() == self.settings.address,
         }
+    }
+
+    /// The others that called `synchronize` and can be sent to.
+    fn founders(&self) -> impl Iterator<Item = &Known> {
+        self.hellos.values().filter(|known| known.model.is_some() && self.is_current(known))
     }
 
     /// Whether `known` is of the process that this node can send to.
@@ -83,8 +91,7 @@ impl Membership {
         if self.unanswered() > 0 && !self.looked {
             return;
         }
-        let mut members: Vec<Member> =
-            self.hellos.values().filter(|known| known.model.is_some() && self.is_current(known)).map(Known::member).collect();
+        let mut members: Vec<Member> = self.founders().map(Known::member).collect();
         if members.len() + 1 < self.settings.min_nodes {
             return;
         }
