@@ -12,12 +12,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// What fails still, and the rule that each breaks. Once one is mended its file moves out of the folder `failing`.
-const FAILING: [(&str, &str); 5] = [
+const FAILING: [(&str, &str); 6] = [
     ("a-bootstrap-in-circles-7700000798", "progress"),
     ("a-founder-starts-again-351", "progress"),
     ("a-node-that-does-not-come-back-24022", "progress"),
     ("fresh-weights-win", "progress"),
     ("samples-never-used-25033", "samples_once"),
+    ("two-histories-that-do-not-meet-550", "progress"),
 ];
 
 /// Seeds whose schedules are written and read.
