@@ -14,8 +14,6 @@ pub enum Bug {
     ApplyWithoutData,
     /// The samples of a round are dealt again, whoever used them.
     SamplerRepeats,
-    /// A founding that is decided is given up for another one.
-    FoundingGivenUp,
     /// A promise that was lost is not told again.
     PromiseUntold,
     /// Frames of an earlier round and its view are taken for those of this one.
@@ -26,8 +24,6 @@ pub enum Bug {
     EscrowNotReclaimed,
     /// Messages that their receivers have are kept all the same, however many there are.
     UnboundedEscrow,
-    /// A node that changes over to another founding does not ask for what it refused before.
-    RefoundingUnasked,
     /// Nobody notices that streams were lost with a connection that was made anew.
     LostStreamsUnnoticed,
     /// A leader makes another attempt after it asked for votes under the same term.
@@ -47,19 +43,17 @@ pub enum Bug {
 }
 
 /// Those that the simulation finds.
-pub const BUGS: [Bug; 13] = [
+pub const BUGS: [Bug; 11] = [
     Bug::DecideWithoutQuorum,
     Bug::MomentumNotHandedOver,
     Bug::FreshDonor,
     Bug::ApplyWithoutData,
     Bug::SamplerRepeats,
-    Bug::FoundingGivenUp,
     Bug::PromiseUntold,
     Bug::StaleEpoch,
     Bug::MixedTwice,
     Bug::EscrowNotReclaimed,
     Bug::UnboundedEscrow,
-    Bug::RefoundingUnasked,
     Bug::LostStreamsUnnoticed,
 ];
 

@@ -39,7 +39,6 @@ use super::plan::Attempt;
 use super::voters::Voter;
 use crate::ident::{Epoch, Lineage, NodeId, Round, Term};
 use crate::machine::{Machine, Outbox, Place};
-use crate::planted::{self, Bug};
 use crate::time::Instant;
 use crate::topology::Rates;
 use crate::view::View;
@@ -52,6 +51,7 @@ pub use early::{EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, E
 pub use forking::Recovery;
 use history::{History, Maps};
 pub use leading::{FOLLOW_WAIT, PROMISE_WAIT};
+pub use learning::ASK_AGAIN_EVERY;
 pub use learning::LEAVE_ACKNOWLEDGED_WAIT;
 use learning::Left;
 use links::Links;
@@ -211,7 +211,7 @@ impl Coordinator {
             self.begin_contribution(mine, now, out);
         }
         self.replay(now, out);
-        if std::mem::take(&mut self.refounds) && lowest != self.me() && !planted::has(Bug::RefoundingUnasked) {
+        if std::mem::take(&mut self.refounds) && lowest != self.me() {
             // Whoever leads by now makes the attempt again.
             self.broadcast(members, &Message::Broken(self.me()), out);
         }
@@ -221,6 +221,7 @@ impl Coordinator {
         self.note_contribution(self.me(), mine, now, out);
         if self.deciding.is_some() {
             self.timers.set(Timer::RoundTimeout, now.after(self.settings.round_timeout));
+            self.timers.set(Timer::Ask, now.after(ASK_AGAIN_EVERY));
         }
     }
 
@@ -320,7 +321,7 @@ impl Coordinator {
             GivesUp::ForDecided => decided,
             GivesUp::ForFounding => decided || ready,
         };
-        if stays && !planted::has(Bug::FoundingGivenUp) {
+        if stays {
             return out.push(Effect::Resigned(false));
         }
         out.push(Effect::Resigned(true));
@@ -368,6 +369,7 @@ impl Coordinator {
             // Who waits looks whether they run.
             Timer::Follow | Timer::Promises | Timer::StandIn => {}
             Timer::Grace => self.with_deciding(|deciding| deciding.grace_over = true),
+            Timer::Ask => self.ask_again(now, out),
             Timer::Fork => self.with_deciding(|deciding| deciding.fork_due = true),
             Timer::Retry => self.with_deciding(|deciding| deciding.retry = true),
             Timer::Joiners => self.pass_slow_joiners_over(),

@@ -136,7 +136,7 @@
 //! | a leader that cannot be reached is stood in for; members that cannot reach each other are parted | `links` | P4 |
 //! | streams of a new connection may be lost: they are given time, then asked for again | `links` | P4 |
 //! | after the grace the round is made with those that contributed; slow joiners wait longer each time | `leading`, `peers` | P4 |
-//! | who asks about an older round is told the newest entry; who is ahead is asked | `learning` | P4 |
+//! | who asks about an older round is told the newest entry; who is ahead is asked, and a leader that says nothing, again and again | `learning` | P4 |
 //! | a node whose data was not decided, or that was left out, joins again, and goes on to vote if it is a voter | `learning` | P2, P4 |
 //! | who leaves waits until a quorum of the next voters knows the entry | `learning` | P4 |
 //! | survivors fork where no quorum answers for a while; a node takes part in one fork at a time, until one has decided in that of the highest term | `forking` | P3, P4 |
@@ -161,9 +161,9 @@ pub use draft::{Base, Draft, Order};
 pub use error::{RecoveryError, RoundError};
 pub use events::{Effect, GivesUp, In, Settings};
 pub use machine::{
-    ATTEMPT_WAIT_MAX, ATTEMPTS_KEPT_MAX, AWAY_WAIT, Coordinator, EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX,
-    EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT, LEAVE_ACKNOWLEDGED_WAIT, PAIRS_REPORTED_MAX, PROMISE_WAIT, REPORTS_TO_PART, Recovery,
-    STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
+    ASK_AGAIN_EVERY, ATTEMPT_WAIT_MAX, ATTEMPTS_KEPT_MAX, AWAY_WAIT, Coordinator, EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX,
+    EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT, LEAVE_ACKNOWLEDGED_WAIT, PAIRS_REPORTED_MAX, PROMISE_WAIT, REPORTS_TO_PART,
+    Recovery, STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
 };
 pub use outcome::{Origin, Outcome, Proposal, RoundKind, RoundSpec};
 pub use plan::{Attempt, Donation, Holders, Move, Plan, Publication, Published, losses};

@@ -77,7 +77,10 @@ impl Coordinator {
             Message::Abandon(reason) => self.stop(RoundError::refused(header.round, reason), out),
             Message::Decide { entry, leaves } => self.told_decision(header, entry, leaves, out),
             Message::Learn => self.lead_again(header.sender, out),
-            Message::Fork { lineage, ordered, voters } if of_leader => self.receive_fork(header, (lineage, ordered), voters, now, out),
+            // A member that does not vote yet forks where no voter is left.
+            Message::Fork { lineage, ordered, voters } if header.sender == header.term.node => {
+                self.receive_fork(header, (lineage, ordered), voters, now, out)
+            }
             Message::Prepare if of_leader => self.promise(header, now, out),
             Message::Promise { accepted, floor, contributed } if self.is_from_voter(header) => {
                 self.promised(header, Promise { accepted, floor }, contributed, now, out);
@@ -101,7 +104,9 @@ impl Coordinator {
     fn may_speak(&self, header: &Header) -> bool {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return false };
         let owned = header.term.counter > 0 || header.term.node == history.leader;
-        let bounded = owned && header.term.counter <= TERM_COUNTER_MAX && history.voters.of(header.term.node).is_some();
+        let bounded = owned
+            && header.term.counter <= TERM_COUNTER_MAX
+            && (history.voters.of(header.term.node).is_some() || history.view.contains(header.term.node));
         let sender = Voter { node: header.sender, incarnation: header.incarnation };
         let takes_part = is_member(&history.view, header) || history.voters.contains(sender);
         bounded && (takes_part || deciding.may_follow().any(|outcome| is_member(&outcome.view, header)))

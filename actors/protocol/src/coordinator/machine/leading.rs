@@ -42,6 +42,13 @@ impl Coordinator {
         named.or_else(|| history.view.members().iter().find(fit)).map(|member| member.id)
     }
 
+    /// Whether no member that votes lives, and this node is the lowest of the others: nobody leads, and only a fork goes on.
+    fn is_left_of_voters(&self) -> bool {
+        let Some(history) = self.history.as_ref().filter(|history| history.member) else { return false };
+        let mut living = history.view.members().iter().filter(|member| member.id == self.me() || !self.is_gone(member));
+        self.leader().is_none() && living.next().is_some_and(|member| member.id == self.me())
+    }
+
     /// Whether this node leads: it has begun to, or whoever should before it is dead or out of reach.
     #[must_use]
     pub fn leads(&self) -> bool {
@@ -58,6 +65,9 @@ impl Coordinator {
     }
 
     pub(super) fn lead(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        if self.is_left_of_voters() {
+            self.fork_when_due(now, out);
+        }
         if !self.leads() || self.follows_another() {
             return;
         }

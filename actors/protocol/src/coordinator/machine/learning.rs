@@ -39,7 +39,22 @@ struct Pending {
     votes: Option<Votes>,
 }
 
+/// How often a member that waits for a round asks its leader what became of it.
+pub const ASK_AGAIN_EVERY: Span = Span::from_millis(1_500);
+
 impl Coordinator {
+    /// Asks whoever leads, as far as this node knows, what became of the round.
+    pub(super) fn ask_again(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let waits = self.view().is_some() && self.deciding.as_ref().is_some_and(|deciding| deciding.decided.is_none());
+        if !waits {
+            return;
+        }
+        let owner = self.deciding.as_ref().map(|deciding| deciding.term().node);
+        let leaders: BTreeSet<NodeId> = self.leader().into_iter().chain(owner).collect();
+        self.broadcast(leaders, &Message::Learn, out);
+        self.timers.set(Timer::Ask, now.after(ASK_AGAIN_EVERY));
+    }
+
     /// A peer says what was decided in the round under way.
     pub(super) fn told_decision(&mut self, header: &Header, entry: Option<Outcome>, leaves: bool, out: &mut Outbox<Effect>) {
         let Some(deciding) = &mut self.deciding else { return };

@@ -10,6 +10,9 @@ pub(super) enum Timer {
     Grace,
     /// An outcome. From this node's contribution; then the run ends here with an error, unless a quorum is gone.
     RoundTimeout,
+    /// Word of the round, from this node's contribution. Then the leader is asked, again and again: it may have gone on without this node
+    /// while nobody could tell it so.
+    Ask,
     /// Another leader's word. From the promise of its term; then this node may take over.
     Follow,
     /// Promises of voters that seem alive, once a quorum promised.
