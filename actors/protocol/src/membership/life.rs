@@ -283,6 +283,7 @@ impl Membership {
         if self.counts_on_me(&cluster.view) && self.life.wished.is_some_and(|last| last != wish) {
             // Admitted, and the decision may still be on its way here: whoever asks again holds nothing of it and votes on nothing.
             self.life.wished = None;
+            self.life.may_return = true;
             self.life.resigning.push_back(None);
             return out.push(Effect::Resign(GivesUp::Membership));
         }

@@ -207,7 +207,10 @@ impl Coordinator {
 
     fn receive_attempt(&mut self, header: &Header, draft: &Draft, now: Instant, out: &mut Outbox<Effect>) {
         let Some(proposal) = self.history.as_ref().and_then(|history| draft.resolve(history.base())) else { return };
-        if proposal.participants.binary_search(&self.me()).is_err() || draft.lineage != header.lineage {
+        // Of another start of this node it may say that it takes part: this one is told by `Admit`.
+        let myself = self.myself();
+        let counts = self.history.as_ref().and_then(|history| history.view.member(myself.node)).map(Voter::from) == Some(myself);
+        if !counts || proposal.participants.binary_search(&myself.node).is_err() || draft.lineage != header.lineage {
             return;
         }
         let Some(deciding) = &mut self.deciding else { return };
