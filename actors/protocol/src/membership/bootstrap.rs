@@ -35,8 +35,8 @@ impl Membership {
     /// How many of the addresses that discovery found have not answered; one, if it has said nothing yet.
     fn unanswered(&self) -> usize {
         let Some(discovered) = &self.discovered else { return 1 };
-        let others = discovered.iter().filter(|address| **address != self.settings.address).count();
-        others.saturating_sub(self.hellos.values().filter(|known| self.is_current(known)).count())
+        let answered: BTreeSet<SocketAddr> = self.hellos.values().filter(|known| self.is_current(known)).map(Known::address).collect();
+        discovered.iter().filter(|address| **address != self.settings.address && !answered.contains(address)).count()
     }
 
     pub(super) fn discovered(&mut self, addresses: Vec<SocketAddr>, out: &mut Outbox<Effect>) {

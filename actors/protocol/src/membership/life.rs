@@ -36,8 +36,8 @@ pub(super) struct Life {
     pub ended: BTreeSet<(NodeId, Incarnation)>,
     /// What became of the history whose state this node brings, while it waits to be admitted.
     pub brings: Option<Lineage>,
-    /// It was a member of a decided history, and has become one of no other since.
-    pub may_return: bool,
+    /// The decided view that it was a member of when it resigned, unless it has become one of another since.
+    pub stood_in: Option<(Lineage, Epoch)>,
     /// Nobody is left of the history that was to admit it: then it returns.
     pub returns_at: Option<Instant>,
     /// The furthest history that was heard of, while this node is no member.
@@ -149,7 +149,7 @@ impl Membership {
         (self.life.cluster, self.life.asked, self.life.counted) = (None, None, None);
         self.life.was_member |= round > Round::FOUNDING;
         self.life.is_bound &= round == Round::FOUNDING;
-        self.life.may_return = false;
+        self.life.stood_in = None;
         // They bound the way in, not a later way back.
         (self.appear_by, self.synchronize_by) = (None, None);
         let Some(standing) = &self.life.standing else { return };
@@ -198,7 +198,12 @@ impl Membership {
             return;
         }
         if self.counts_on_me(&decided.view) {
-            return self.enter(decided, out);
+            let returns = self.life.stood_in == Some((decided.lineage, decided.view.epoch()));
+            self.enter(decided, out);
+            if returns {
+                self.notice_later_starts(out);
+            }
+            return;
         }
         self.life.standing = None;
         (self.life.drained, self.life.left_out) = (true, false);
@@ -283,7 +288,7 @@ impl Membership {
         if self.counts_on_me(&cluster.view) && self.life.wished.is_some_and(|last| last != wish) {
             // Admitted, and the decision may still be on its way here: whoever asks again holds nothing of it and votes on nothing.
             self.life.wished = None;
-            self.life.may_return = true;
+            self.life.stood_in = Some(wish);
             self.life.resigning.push_back(None);
             return out.push(Effect::Resign(GivesUp::Membership));
         }

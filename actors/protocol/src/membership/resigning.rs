@@ -6,6 +6,7 @@ use crate::coordinator::GivesUp;
 use crate::ident::Round;
 use crate::machine::Outbox;
 use crate::time::{Instant, Span};
+use crate::view::Member;
 
 /// How long a history that was to admit this node may be deserted before it returns to the one that it stood in.
 pub const RETURN_WAIT: Span = Span::from_millis(2_000);
@@ -14,7 +15,9 @@ impl Membership {
     /// Is no member any more.
     pub(super) fn resign(&mut self, gives_up: GivesUp, out: &mut Outbox<Effect>) {
         let standing = self.life.standing.take();
-        self.life.may_return |= standing.as_ref().is_some_and(|standing| standing.round > Round::FOUNDING);
+        if let Some(decided) = standing.as_ref().filter(|standing| standing.round > Round::FOUNDING) {
+            self.life.stood_in = Some((decided.lineage, decided.view.epoch()));
+        }
         let founding = standing.filter(|standing| standing.round == Round::FOUNDING);
         let gives_up = if founding.is_some() { gives_up } else { GivesUp::Membership };
         self.life.resigning.push_back(founding);
@@ -49,13 +52,24 @@ impl Membership {
     /// Takes its place again where it stood before, once nobody is left of the history that was to admit it. Whoever holds that one's
     /// newest state is gone, so what this node holds is needed.
     pub(super) fn return_when_deserted(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let waits = self.life.may_return && self.life.standing.is_none() && self.life.leaving.is_none() && self.life.resigning.is_empty();
+        let waits =
+            self.life.stood_in.is_some() && self.life.standing.is_none() && self.life.leaving.is_none() && self.life.resigning.is_empty();
         let deserted = self.life.cluster.as_ref().is_some_and(|cluster| self.is_deserted(cluster));
         if !(waits && deserted) {
             self.life.returns_at = None;
         } else if now >= *self.life.returns_at.get_or_insert(now.after(RETURN_WAIT)) {
             self.life.returns_at = Some(now.after(RETURN_WAIT));
             out.push(Effect::Return);
+        }
+    }
+
+    /// Back in an old view: whoever is connected under a member's id, and is not that start of it, came after it.
+    pub(super) fn notice_later_starts(&mut self, out: &mut Outbox<Effect>) {
+        let members = self.life.standing.iter().flat_map(|standing| standing.view.members());
+        let later = |member: &&Member| self.connected.get(&member.id).is_some_and(|start| *start != member.incarnation);
+        let ended: Vec<Member> = members.filter(later).cloned().collect();
+        for member in ended {
+            self.down(member.id, member.incarnation, true, out);
         }
     }
 
