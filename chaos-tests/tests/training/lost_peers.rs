@@ -135,8 +135,8 @@ fn a_run_that_may_lose_no_momentum_stops_where_the_only_holder_of_a_shard_is_los
             .into_iter()
             .map(|(id, mut worker)| {
                 thread::spawn(move || {
-                    if id == 2 {
-                        // After a slow step, so that there is momentum to lose.
+                    if id == 1 {
+                        // The model is one shard, and it is this node's. After a slow step, so that there is momentum to lose.
                         train(&mut worker, id, VALUES, |report| report.step + 1 == TAU as u64 + 2);
                         return None;
                     }

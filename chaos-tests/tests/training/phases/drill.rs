@@ -4,7 +4,7 @@ use super::book::{BETA, TAU};
 use super::nodes::{Armed, Shared, State, Training};
 use super::points::{Kind, Point, Trap};
 use crate::support::local_sgd;
-use slowmo::config::WireType;
+use slowmo::config::{Bootstrap, WireType};
 use slowmo::transport::faulty::{Fate, Sending};
 use slowmo::transport::memory::MemoryHub;
 use slowmo::{Config, Inspection, Network, Runtime, Worker};
@@ -54,7 +54,10 @@ impl Drill {
         let network = Network { hub: shared.hub.clone(), address: address(id), peers };
         // Two that come later must not take each other for the founders.
         let join = shared.later.contains(&id);
-        let config = Config { node_id: Some(id), runtime_threads: 1, join, ..shared.config.clone() };
+        // They may have smaller addresses than the founders, of whom the first one bootstraps.
+        let first = shared.ids.iter().filter(|id| !shared.later.contains(id)).min() == Some(&id);
+        let bootstrap = if first { Bootstrap::Yes } else { Bootstrap::Auto };
+        let config = Config { node_id: Some(id), runtime_threads: 1, join, bootstrap, ..shared.config.clone() };
         let node = Arc::new(Runtime::builder().config(config).network(network).faulty().spawn().unwrap());
         let watching: Weak<Shared> = Arc::downgrade(shared);
         let watcher = move |_, sending: Sending<'_>| watching.upgrade().map_or(Fate::Sends, |shared| shared.judge(id, sending));
