@@ -2,10 +2,12 @@
 //! training goes on. Nodes that have no time to say goodbye are in `killed`.
 
 use crate::support::{
-    IN_ORDER, RATE, Seen, Training, assert_close, bits, by_the_book, config, descend, local_sgd, noisy, overlapped, sgp, train, uneven,
+    IN_ORDER, RATE, Seen, Training, assert_close, bits, by_the_book, config, descend, in_hub, local_sgd, noisy, overlapped, sgp, train,
+    uneven,
 };
 use slowmo::config::{BaseName, OnMomentumLoss};
-use slowmo::{Config, Worker};
+use slowmo::transport::memory::MemoryHub;
+use slowmo::{Config, Runtime, Worker};
 use slowmo_chaos::cluster::{Cluster, Link, start};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -126,27 +128,26 @@ fn until_it_fails(worker: &mut Worker, node: u64) -> (String, bool) {
 
 #[test]
 fn a_run_that_may_lose_no_momentum_stops_where_the_only_holder_of_a_shard_is_lost() {
-    let config = Config { replicas: 0, on_momentum_loss: OnMomentumLoss::Stop, ..local_sgd(1, TAU as u64, 1.0, BETA) };
-    for link in [IN_ORDER, Link::Quic] {
-        let Cluster { nodes, rendezvous: _rendezvous } = start(&IDS, link, &config).unwrap();
-        let workers: Vec<_> = nodes.iter().map(|node| (node.node_id(), node.worker(0).unwrap())).collect();
-        drop(nodes);
-        let threads: Vec<_> = workers
-            .into_iter()
-            .map(|(id, mut worker)| {
-                thread::spawn(move || {
-                    if id == 1 {
-                        // The model is one shard, and it is this node's. After a slow step, so that there is momentum to lose.
-                        train(&mut worker, id, VALUES, |report| report.step + 1 == TAU as u64 + 2);
-                        return None;
-                    }
-                    Some(until_it_fails(&mut worker, id))
-                })
+    let config = Config { replicas: 0, on_momentum_loss: OnMomentumLoss::Stop, min_nodes: 3, ..local_sgd(1, TAU as u64, 1.0, BETA) };
+    let hub = MemoryHub::new(None);
+    let nodes: Vec<Runtime> = IDS.iter().map(|id| in_hub(&hub, *id, &IDS, &config)).collect();
+    let threads: Vec<_> = nodes
+        .into_iter()
+        .map(|node| {
+            thread::spawn(move || {
+                let (id, mut worker) = (node.node_id(), node.worker(0).unwrap());
+                if id == 1 {
+                    // The model is one shard, and it is this node's. After a slow step, so that there is momentum to lose.
+                    train(&mut worker, id, VALUES, |report| report.step + 1 == TAU as u64 + 2);
+                    node.faults().unwrap().crash();
+                    return None;
+                }
+                Some(until_it_fails(&mut worker, id))
             })
-            .collect();
-        for (error, unchanged) in threads.into_iter().filter_map(|thread| thread.join().unwrap()) {
-            assert!(error.contains("all holders of") && error.contains("on_momentum_loss = reset"), "{link:?}: {error}");
-            assert!(unchanged, "{link:?}: the parameters are those of before the step");
-        }
+        })
+        .collect();
+    for (error, unchanged) in threads.into_iter().filter_map(|thread| thread.join().unwrap()) {
+        assert!(error.contains("all holders of") && error.contains("on_momentum_loss = reset"), "{error}");
+        assert!(unchanged, "the parameters are those of before the step");
     }
 }

@@ -144,7 +144,7 @@ pub fn in_hub(hub: &MemoryHub, node: u64, peers: &[u64], config: &Config) -> Run
     let peers = peers.iter().filter(|peer| **peer != node).map(|peer| address(*peer)).collect();
     let network = Network { hub: hub.clone(), address: address(node), peers };
     let config = Config { node_id: Some(node), runtime_threads: 1, ..config.clone() };
-    Runtime::builder().config(config).network(network).spawn().unwrap()
+    Runtime::builder().config(config).network(network).faulty().spawn().unwrap()
 }
 
 /// One step of SGD.

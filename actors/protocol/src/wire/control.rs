@@ -74,6 +74,8 @@ pub enum Frame {
 }
 
 /// What one node tells another.
+// Frames box their message, so its size is that of no queue.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Message {
     /// Introduces a node: sent whenever a peer can be sent to, and again when what it says has changed.
