@@ -9,7 +9,7 @@ use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::view::View;
-use slowmo_protocol::wire::Frame;
+use slowmo_protocol::wire::{Frame, Message};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -40,12 +40,19 @@ fn next_tick(machine: &Coordinator) -> Option<Instant> {
     loop {
         let mut out = Outbox::default();
         machine.handle(In::Tick, deadline, &mut out);
-        if !out.take().is_empty() {
+        if out.take().iter().any(|effect| !asks_again(effect)) {
             return Some(deadline);
         }
         let next = machine.next_deadline().filter(|next| *next < TICKS_UNTIL && *next != deadline)?;
         deadline = next;
     }
+}
+
+/// Whether a member asks its leader what became of the round. That is left out here: it may come at any time and any number of
+/// times, and nothing that was sent gets lost but to and from those that died.
+fn asks_again(effect: &Effect) -> bool {
+    let Effect::Send { frame: Frame::V1 { message, .. }, .. } = effect else { return false };
+    matches!(**message, Message::Learn)
 }
 
 /// The state after `step`.
@@ -277,13 +284,16 @@ impl Stage<'_> {
 
     fn feed(&mut self, event: In, now: Instant) {
         let mut out = Outbox::default();
+        let ticks = matches!(event, In::Tick);
         // A machine that finds itself wrong says so by a panic, where such checks are compiled in.
         let handled = catch_unwind(AssertUnwindSafe(|| self.node.machine.handle(event, now, &mut out)));
         if handled.is_err() || self.node.machine.verify().is_err() {
             return self.state.violate(Violation::NotItself);
         }
         for effect in out.take() {
-            self.execute(effect);
+            if !(ticks && asks_again(&effect)) {
+                self.execute(effect);
+            }
         }
         if self.node.waits_to_contribute && !self.setup.late && self.until > Round::FOUNDING {
             self.contribute();
