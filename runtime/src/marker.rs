@@ -3,7 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Where the marker is, if there is to be one.
 #[derive(Clone, Debug, Default)]
@@ -26,24 +26,22 @@ impl Marker {
     pub fn make(&self, run: &str) {
         let Some(path) = &self.0 else { return };
         let made = OpenOptions::new().write(true).create_new(true).open(path).and_then(|mut file| writeln!(file, "{run}"));
-        match made {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => warn("made", path, &error),
-            _ => {}
+        if let Err(error) = made
+            && error.kind() != ErrorKind::AlreadyExists
+        {
+            tracing::warn!(marker = %path.display(), %error, "the marker could not be made: after a restart this node may found a second run");
         }
     }
 
     /// This node left its run in order.
     pub fn remove(&self) {
         let Some(path) = &self.0 else { return };
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => warn("removed", path, &error),
-            _ => {}
+        if let Err(error) = std::fs::remove_file(path)
+            && error.kind() != ErrorKind::NotFound
+        {
+            tracing::warn!(marker = %path.display(), %error, "the marker could not be removed: remove it before a new run starts here");
         }
     }
-}
-
-fn warn(what: &str, path: &Path, error: &std::io::Error) {
-    tracing::warn!(marker = %path.display(), %error, "the marker could not be {what}: a restart of this node will not know that it is one, or think so");
 }
 
 #[cfg(test)]

@@ -32,7 +32,8 @@ pub struct Fork {
 /// Compares histories of one bootstrap, each as its forks and the round that it works towards. The greater one goes on.
 #[must_use]
 pub fn rank(one: (&[Fork], Round), other: (&[Fork], Round)) -> Ordering {
-    let (ours, theirs) = (one.0, other.0);
+    let ours = one.0;
+    let theirs = other.0;
     let shared = ours.iter().zip(theirs).take_while(|(ours, theirs)| ours == theirs).count();
     match (ours.get(shared), theirs.get(shared)) {
         (None, None) => one.1.cmp(&other.1),

@@ -137,6 +137,7 @@ fn average(contributions: &[(f64, &[f64])]) -> Vec<f64> {
 }
 
 /// The slow step on one value, as the papers have it: the parameter and its momentum.
+// The judge has an arithmetic of its own: an error in that of the nodes must not hide here.
 fn slow_step(optimizer: OuterOptimizer, average: f64, anchor: f64, momentum: f64, gamma: f64) -> (f64, f64) {
     let change = anchor - average;
     match optimizer {

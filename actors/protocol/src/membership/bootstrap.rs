@@ -3,8 +3,8 @@
 //! A process that was started again may have been a member of a run that still lives. It founds nothing, and is no founder, before every
 //! address that it knows has answered: any of them may know that run. So fresh weights never take a living run's place.
 //!
-//! A founder that is ready for round 0 stays until the round is decided, here or without it, or until so many founders ended or stand
-//! elsewhere that the rest is no quorum: then nobody can decide the founding any more.
+//! A founder that is ready for round 0 stays in its founding. It leaves in two cases. The round was decided without it. Or so many founders
+//! have ended that the rest is no quorum: then nobody can decide the founding any more.
 
 use super::known::Known;
 use super::{Effect, FoundingError, Membership};
@@ -131,6 +131,7 @@ impl Membership {
         !Voters::of_founders(view).is_quorum(left.map(|member| member.id))
     }
 
+    /// Whether this start of a founder is known to have ended.
     fn has_ended(&self, member: &Member) -> bool {
         let start = (member.id, member.incarnation);
         // One process at a time holds an id, and an address.
@@ -144,7 +145,7 @@ impl Membership {
 
     /// Why this node founds nothing, for a person.
     pub(super) fn why_not_founded(&self) -> Option<String> {
-        if self.model.is_none() || self.settings.join || self.settings.min_nodes == 1 {
+        if self.model.is_none() || self.settings.join {
             return None;
         }
         if self.is_bound_to_look() {
@@ -153,8 +154,12 @@ impl Membership {
                 "it was started again, and {unanswered} of the known addresses have not answered: the run that it was in may live there. If that run is over, set bootstrap = yes on one node"
             ));
         }
+        if self.settings.min_nodes == 1 {
+            return None;
+        }
         if !self.met_all() {
-            let (met, needed) = (self.connected.len() + 1, self.settings.min_nodes);
+            let met = self.connected.len() + 1;
+            let needed = self.settings.min_nodes;
             return Some(format!("{met} of min_nodes = {needed} nodes have met"));
         }
         match self.settings.bootstrap {

@@ -130,7 +130,7 @@ impl Machine for Membership {
 
     fn next_deadline(&self) -> Option<Instant> {
         let waiting = self.failed.is_none() && (self.life.is_new() || self.life.waits_for_admission(self.settings.join));
-        let looking = self.look_by.filter(|_| self.life.is_new());
+        let looking = if self.life.is_new() { self.look_by } else { None };
         let refused_by = self.refused.as_ref().map(|(_, deadline)| *deadline);
         let founding = [self.appear_by, self.synchronize_by, refused_by].into_iter().flatten().filter(|_| waiting).min();
         let others = [

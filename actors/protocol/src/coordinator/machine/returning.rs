@@ -45,7 +45,10 @@ impl Coordinator {
         let myself = self.myself();
         let Some(history) = self.history.as_mut().filter(|history| !history.member) else { return };
         let counted = history.view.member(myself.node).is_some_and(|member| member.incarnation == myself.incarnation);
-        let Some(last) = history.last.as_ref().filter(|_| counted) else { return };
+        if !counted {
+            return;
+        }
+        let Some(last) = &history.last else { return };
         let standing = last.outcome.standing();
         history.member = true;
         self.with_deciding(|deciding| deciding.told.clear());
