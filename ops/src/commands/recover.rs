@@ -10,8 +10,7 @@ use std::path::PathBuf;
 
 /// Go on without voters that are gone for good, where a majority is lost.
 ///
-/// Without --history it says what would go on, and changes nothing. Ask the node that stands furthest: what the others decided without it
-/// is lost. A node that reaches a newer history waits to be admitted to that, and refuses.
+/// Without --history it says what would go on, and changes nothing. Ask the node with the highest round: what only the others know is lost. A node that reaches a newer history waits to be admitted to that, and refuses.
 #[derive(Debug, Args)]
 pub struct Recover {
     /// The node's own admin socket (key `admin`).
@@ -44,7 +43,7 @@ impl Recover {
         if !ordered {
             let admin = self.admin.display();
             text.push_str(&format!(
-                "\nwhatever those decided meanwhile is lost, and they give way when they come back; if they are gone for good:\n  slowmo recover --admin {admin} --history {history}"
+                "\nif a quorum of them still goes on somewhere, this side gives way when the two meet, and loses what it decides from now on; if they are gone for good:\n  slowmo recover --admin {admin} --history {history}"
             ));
         }
         console.result(text, &Recovered { command: "recover", succeeded: true, report })
