@@ -40,7 +40,7 @@ pub enum Kinds {
     /// Those that were drawn from the beginning.
     #[default]
     Usual,
-    /// Each seed draws which kinds of faults there are, of all that there are: see [`super::swarm`].
+    /// Each seed draws which kinds of faults there are, of all that there are (module `swarm`).
     Swarm,
 }
 
