@@ -27,7 +27,7 @@ use encoding::{Carried, Coding, is_encoded};
 use movements::Movements;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::algorithm::{Base, WireType};
-use slowmo_protocol::coordinator::{Attempt, In, Plan, RoundKind, Settings};
+use slowmo_protocol::coordinator::{ASK_AGAIN_EVERY, Attempt, In, Plan, RoundKind, Settings};
 use slowmo_protocol::machine::Outbox;
 use slowmo_protocol::node::{Applied, Contribute, Moved, PARKED_MAX, RoundsEffect, RoundsPart, ToRounds};
 use slowmo_protocol::policy::JoinerBuffers;
@@ -302,6 +302,7 @@ fn settings(context: &NodeContext) -> Settings {
         // A round must still be made without a straggler.
         grace: NodeContext::span(node.grace.min(node.round_timeout / 2)),
         round_timeout: NodeContext::span(node.round_timeout),
+        ask_again: ASK_AGAIN_EVERY,
     }
 }
 

@@ -1,6 +1,8 @@
 //! What the coordinator is told, what it asks for, and what it needs to know at its start.
 
 use super::error::RoundError;
+#[cfg(any(test, feature = "testing"))]
+use super::machine::ASK_AGAIN_EVERY;
 use super::outcome::{Origin, Outcome, RoundSpec};
 use super::plan::{Attempt, Plan, Publication};
 use super::voters::Votes;
@@ -190,6 +192,8 @@ pub struct Settings {
     pub grace: Span,
     /// How long a round of live members may take before it is given up.
     pub round_timeout: Span,
+    /// How often a member that waits for a round asks its leader what became of it.
+    pub ask_again: Span,
 }
 
 #[cfg(any(test, feature = "testing"))]
@@ -211,6 +215,7 @@ impl Settings {
             on_momentum_loss: OnMomentumLoss::Reset,
             grace: Span::from_millis(60_000),
             round_timeout: Span::from_millis(300_000),
+            ask_again: ASK_AGAIN_EVERY,
         }
     }
 }

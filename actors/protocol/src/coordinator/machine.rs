@@ -221,7 +221,7 @@ impl Coordinator {
         self.note_contribution(self.me(), mine, now, out);
         if self.deciding.is_some() {
             self.timers.set(Timer::RoundTimeout, now.after(self.settings.round_timeout));
-            self.timers.set(Timer::Ask, now.after(ASK_AGAIN_EVERY));
+            self.timers.set(Timer::Ask, now.after(self.settings.ask_again));
         }
     }
 

@@ -7,7 +7,8 @@
 //! # What is bounded
 //! The nodes, the rounds after the bootstrap, the counter of terms (states beyond are not entered), crashes, verdicts about nodes
 //! that live, connections that break; [`Setup`] has each. A node that crashed starts again at most once. Who is left out does
-//! not join again, but goes on to vote where it is a voter. Nobody forks, no round times out. Those are the simulation's.
+//! not join again, but goes on to vote where it is a voter. Nobody forks, no round times out, no
+//! member asks again what became of a round. Those are the simulation's.
 //!
 //! # What is not bounded
 //! How long anything takes: frames of one connection stay in order and wait as long as they please, for ever too (which is how

@@ -4,12 +4,12 @@ use super::shell::{CLUSTER, Movement, Node, STARTS, member};
 use super::state::{Letter, Marked, State};
 use super::watch::{Violation, Watch};
 use super::{Announced, Planted, Setup, Step, TICKS_UNTIL};
-use slowmo_protocol::coordinator::{Coordinator, Effect, GivesUp, In, Outcome, Plan};
+use slowmo_protocol::coordinator::{Coordinator, Effect, GivesUp, In, Outcome, Plan, Voters};
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round};
 use slowmo_protocol::machine::{Machine, Outbox};
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::view::View;
-use slowmo_protocol::wire::{Frame, Message};
+use slowmo_protocol::wire::Frame;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -40,19 +40,12 @@ fn next_tick(machine: &Coordinator) -> Option<Instant> {
     loop {
         let mut out = Outbox::default();
         machine.handle(In::Tick, deadline, &mut out);
-        if out.take().iter().any(|effect| !asks_again(effect)) {
+        if !out.take().is_empty() {
             return Some(deadline);
         }
         let next = machine.next_deadline().filter(|next| *next < TICKS_UNTIL && *next != deadline)?;
         deadline = next;
     }
-}
-
-/// Whether a member asks its leader what became of the round. That is left out here: it may come at any time and any number of
-/// times, and nothing that was sent gets lost but to and from those that died.
-fn asks_again(effect: &Effect) -> bool {
-    let Effect::Send { frame: Frame::V1 { message, .. }, .. } = effect else { return false };
-    matches!(**message, Message::Learn)
 }
 
 /// The state after `step`.
@@ -92,6 +85,7 @@ pub(super) fn bootstrapped(setup: &Setup) -> State {
     let view = View::new(Epoch::FOUNDING, members).expect("at least one member, all with different ids");
     let everybody: Vec<NodeId> = ids.iter().copied().chain(joiner).collect();
     let mut state = State {
+        first_voters: Arc::new(Voters::of_founders(&view)),
         founding: Arc::new(view.clone()),
         nodes: everybody.iter().map(|id| Marked::new(Node::new(*id, STARTS[0]))).collect(),
         links: BTreeMap::new(),
@@ -127,6 +121,9 @@ pub(super) fn bootstrapped(setup: &Setup) -> State {
     }
     state.facts = Marked::new(BTreeMap::new());
     state.watch = Marked::new(Watch::default());
+    if let Some(bootstrap) = state.nodes.iter().find_map(|node| node.machine.last_outcome()) {
+        state.first_voters = Arc::new(bootstrap.voters());
+    }
     begin(setup, state, &ids)
 }
 
@@ -284,16 +281,13 @@ impl Stage<'_> {
 
     fn feed(&mut self, event: In, now: Instant) {
         let mut out = Outbox::default();
-        let ticks = matches!(event, In::Tick);
         // A machine that finds itself wrong says so by a panic, where such checks are compiled in.
         let handled = catch_unwind(AssertUnwindSafe(|| self.node.machine.handle(event, now, &mut out)));
         if handled.is_err() || self.node.machine.verify().is_err() {
             return self.state.violate(Violation::NotItself);
         }
         for effect in out.take() {
-            if !(ticks && asks_again(&effect)) {
-                self.execute(effect);
-            }
+            self.execute(effect);
         }
         if self.node.waits_to_contribute && !self.setup.late && self.until > Round::FOUNDING {
             self.contribute();

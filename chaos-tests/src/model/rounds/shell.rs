@@ -72,7 +72,7 @@ pub struct Node {
 impl Node {
     pub fn new(id: NodeId, incarnation: Incarnation) -> Self {
         let identity = Identity { cluster: CLUSTER, node: id, incarnation };
-        let settings = Settings { grace: GRACE, round_timeout: ROUND_TIMEOUT, ..Settings::simulated(identity) };
+        let settings = Settings { grace: GRACE, round_timeout: ROUND_TIMEOUT, ask_again: ROUND_TIMEOUT, ..Settings::simulated(identity) };
         Self {
             machine: Coordinator::new(settings),
             member: member(id, incarnation),

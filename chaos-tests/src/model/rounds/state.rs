@@ -2,6 +2,7 @@
 
 use super::shell::{Facts, Node};
 use super::watch::{Violation, Watch};
+use slowmo_protocol::coordinator::Voters;
 use slowmo_protocol::ident::{NodeId, Round};
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{Header, Message};
@@ -115,6 +116,8 @@ pub(super) struct Letter {
 pub struct State {
     /// The members of the bootstrap, the same in every state.
     pub(super) founding: Arc<View>,
+    /// Who votes on the oldest round that is watched: the bootstrap, then the first round after it.
+    pub(super) first_voters: Arc<Voters>,
     pub(super) nodes: Vec<Marked<Node>>,
     /// By sender and receiver, oldest first; none is empty.
     pub(super) links: BTreeMap<(NodeId, NodeId), VecDeque<Marked<Letter>>>,
@@ -167,7 +170,7 @@ impl State {
 
     /// Whether those that live can decide the next round: a quorum of its voters, with a member that may lead.
     pub(super) fn has_quorum(&self) -> bool {
-        let voters = self.watch.newest_voters(&self.founding);
+        let voters = self.watch.newest_voters(&self.first_voters);
         let living: Vec<NodeId> =
             voters.iter().filter(|voter| self.node(voter.node).is_some_and(|node| node.is_start(voter))).map(|voter| voter.node).collect();
         let leads = |id: &NodeId| self.node(*id).is_some_and(|node| node.machine.view().is_some());

@@ -73,8 +73,8 @@ impl Watch {
     }
 
     /// Who votes on the round after the newest decided one.
-    pub fn newest_voters(&self, founding: &View) -> Voters {
-        self.newest().map_or_else(|| Voters::of_founders(founding), Outcome::voters)
+    pub fn newest_voters(&self, first: &Voters) -> Voters {
+        self.newest().map_or_else(|| first.clone(), Outcome::voters)
     }
 
     /// What an attempt makes.
@@ -266,7 +266,7 @@ impl State {
     /// Who votes on a round, as the entry before names them.
     fn voters_of(&self, round: Round) -> Voters {
         let before = round.0.checked_sub(1).and_then(|before| self.watch.decided.get(&Round(before)));
-        before.map_or_else(|| Voters::of_founders(&self.founding), |decided| decided.outcome.voters())
+        before.map_or_else(|| Voters::clone(&self.first_voters), |decided| decided.outcome.voters())
     }
 
     pub(super) fn check_applied(&mut self, node: &Node, outcome: &Outcome, held: bool) {

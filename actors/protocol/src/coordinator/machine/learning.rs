@@ -39,7 +39,7 @@ struct Pending {
     votes: Option<Votes>,
 }
 
-/// How often a member that waits for a round asks its leader what became of it.
+/// How often a member that waits for a round asks its leader what became of it, where nodes run for real.
 pub const ASK_AGAIN_EVERY: Span = Span::from_millis(1_500);
 
 impl Coordinator {
@@ -52,7 +52,7 @@ impl Coordinator {
         let owner = self.deciding.as_ref().map(|deciding| deciding.term().node);
         let leaders: BTreeSet<NodeId> = self.leader().into_iter().chain(owner).collect();
         self.broadcast(leaders, &Message::Learn, out);
-        self.timers.set(Timer::Ask, now.after(ASK_AGAIN_EVERY));
+        self.timers.set(Timer::Ask, now.after(self.settings.ask_again));
     }
 
     /// A peer says what was decided in the round under way.
