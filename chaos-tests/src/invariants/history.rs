@@ -178,4 +178,11 @@ impl History {
     pub fn furthest(&self) -> Option<&Known> {
         self.outcomes.values().max_by_key(|known| (known.decided.place.round, known.at))
     }
+
+    /// The newest outcome that a living start has applied. A newer one may be decided: whoever decided it ended before it could say so.
+    #[must_use]
+    pub fn newest_heard(&self) -> Option<&Known> {
+        let heard = self.living.iter().filter_map(|start| self.applied.get(start));
+        heard.filter_map(|(place, _)| self.outcomes.get(place)).max_by_key(|known| (known.decided.place.round, known.at))
+    }
 }

@@ -52,7 +52,8 @@ impl Invariant for Progress {
             // Everybody who was left was asked to leave; who was away waits for a cluster, as it says, and founds none over it.
             return Ok(Checked::NotShown("the last member was drained, and the run with it"));
         }
-        if setup.quorum == Quorum::Majority && history.furthest().is_some_and(|known| !has_quorum(known, history)) {
+        let mut newest = history.furthest().into_iter().chain(history.newest_heard());
+        if setup.quorum == Quorum::Majority && newest.any(|known| !has_quorum(known, history)) {
             return Ok(Checked::NotShown("a quorum of the voters has ended: the others wait for an operator"));
         }
         let within = setup.recovers_within.as_millis();
@@ -77,10 +78,13 @@ impl Invariant for Progress {
     }
 }
 
-/// Whether a quorum of those that vote on the round after `known` lives.
+/// Whether a quorum of those that vote on the round after `known` lives, with a member: voters that were left out hold nothing of it.
 fn has_quorum(known: &Known, history: &History) -> bool {
     let voters = known.decided.next_voters();
     let lives = |start: &Start| history.living().contains(start);
+    if !known.decided.next.iter().any(lives) {
+        return false;
+    }
     let starts = voters.iter().map(|voter| Start { node: voter.node, incarnation: voter.incarnation });
     voters.is_quorum(starts.filter(lives).map(|start| start.node))
 }

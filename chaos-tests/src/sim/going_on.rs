@@ -72,7 +72,9 @@ impl World {
             let can = founders >= self.config.min_nodes;
             return if can { Err(format!("nobody founded within {within} ms; {starts:?} live")) } else { self.all_wait(&living, still) };
         };
-        if !self.can_go_on(&known.decided) {
+        // Until one of them has heard that the newest is decided, the voters of the round before count too.
+        let heard = self.watch.history().newest_heard().filter(|_| self.config.quorum == Quorum::Majority);
+        if !std::iter::once(known).chain(heard).all(|known| self.can_go_on(&known.decided)) {
             return self.all_wait(&living, still);
         }
         if known.at.0 < still {

@@ -97,9 +97,12 @@ pub enum In {
     },
     /// This node belongs to no view until it is admitted again, or forms one. Answered with [`Effect::Resigned`].
     Resign(GivesUp),
-    /// The history that this node resigned for is deserted: it takes its place again, if nobody went on without it. Answered with
-    /// [`Effect::Stands`] then.
-    Return,
+    /// The history that was to admit this node is deserted. A node that stood in another one takes its place there again, which is answered
+    /// with [`Effect::Stands`]. Among survivors a joiner that holds the entry which admits it goes on with that.
+    Return {
+        /// Whether all members of the deserted history are known to have ended.
+        ended: bool,
+    },
     /// An operator says that this history goes on without a quorum: see [`super::Coordinator::recovery`].
     Recover(Lineage),
     /// Time passed.

@@ -122,7 +122,7 @@ impl Machine for Coordinator {
             }
             In::Resign(gives_up) => self.resign(gives_up, out),
             In::Recover(lineage) => self.recover(lineage, now, out),
-            In::Return => self.return_to_history(now, out),
+            In::Return { ended } => self.return_to_history(ended, now, out),
             In::Tick => self.tick(now, out),
         }
         self.advance(now, out);

@@ -119,8 +119,12 @@ pub enum Effect {
     },
     /// The others went on without this node, which asks to be admitted again. The coordinator answers with [`In::Resigned`].
     Resign(GivesUp),
-    /// Nobody is left of the history that was to admit this node: its coordinator takes its place again where it stood, if it can.
-    Return,
+    /// Nobody is left of the history that was to admit this node. Its coordinator takes its place again where it stood, or goes on with what
+    /// it holds of that history, if it can.
+    Return {
+        /// Whether all members of that history are known to have ended.
+        ended: bool,
+    },
     /// This node wanted to hand over and leave, and was left out without hearing of it, or holds nothing any more: it has left.
     Drained,
     /// What keeps this node from being a member; `None`: it is one, or does not wait to be.

@@ -36,10 +36,10 @@ pub(super) struct Life {
     pub ended: BTreeSet<(NodeId, Incarnation)>,
     /// What became of the history whose state this node brings, while it waits to be admitted.
     pub brings: Option<Lineage>,
-    /// The decided view that it was a member of when it resigned, unless it has become one of another since.
-    pub stood_in: Option<(Lineage, Epoch)>,
     /// Nobody is left of the history that was to admit it: then it returns.
     pub returns_at: Option<Instant>,
+    /// The coordinator was told to return, and nobody of that history has been seen since.
+    pub returns: bool,
     /// The furthest history that was heard of, while this node is no member.
     pub cluster: Option<Standing>,
     /// The view that this node asked to be admitted to.
@@ -149,7 +149,6 @@ impl Membership {
         (self.life.cluster, self.life.asked, self.life.counted) = (None, None, None);
         self.life.was_member |= round > Round::FOUNDING;
         self.life.is_bound &= round == Round::FOUNDING;
-        self.life.stood_in = None;
         // They bound the way in, not a later way back.
         (self.appear_by, self.synchronize_by) = (None, None);
         let Some(standing) = &self.life.standing else { return };
@@ -198,7 +197,7 @@ impl Membership {
             return;
         }
         if self.counts_on_me(&decided.view) {
-            let returns = self.life.stood_in == Some((decided.lineage, decided.view.epoch()));
+            let returns = std::mem::take(&mut self.life.returns);
             self.enter(decided, out);
             if returns {
                 self.notice_later_starts(out);
@@ -288,7 +287,6 @@ impl Membership {
         if self.counts_on_me(&cluster.view) && self.life.wished.is_some_and(|last| last != wish) {
             // Admitted, and the decision may still be on its way here: whoever asks again holds nothing of it and votes on nothing.
             self.life.wished = None;
-            self.life.stood_in = Some(wish);
             self.life.resigning.push_back(None);
             return out.push(Effect::Resign(GivesUp::Membership));
         }

@@ -15,9 +15,6 @@ impl Membership {
     /// Is no member any more.
     pub(super) fn resign(&mut self, gives_up: GivesUp, out: &mut Outbox<Effect>) {
         let standing = self.life.standing.take();
-        if let Some(decided) = standing.as_ref().filter(|standing| standing.round > Round::FOUNDING) {
-            self.life.stood_in = Some((decided.lineage, decided.view.epoch()));
-        }
         let founding = standing.filter(|standing| standing.round == Round::FOUNDING);
         let gives_up = if founding.is_some() { gives_up } else { GivesUp::Membership };
         self.life.resigning.push_back(founding);
@@ -50,17 +47,26 @@ impl Membership {
     }
 
     /// Takes its place again where it stood before, once nobody is left of the history that was to admit it. Whoever holds that one's
-    /// newest state is gone, so what this node holds is needed.
+    /// newest state is gone, so what this node holds is needed. That of a joiner is, too: it may hold the entry that admits it.
     pub(super) fn return_when_deserted(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let waits =
-            self.life.stood_in.is_some() && self.life.standing.is_none() && self.life.leaving.is_none() && self.life.resigning.is_empty();
-        let deserted = self.life.cluster.as_ref().is_some_and(|cluster| self.is_deserted(cluster));
-        if !(waits && deserted) {
+        let waits = self.life.standing.is_none() && self.life.leaving.is_none() && self.life.resigning.is_empty();
+        let Some(deserted) = self.life.cluster.as_ref().filter(|cluster| waits && self.is_deserted(cluster)) else {
             self.life.returns_at = None;
-        } else if now >= *self.life.returns_at.get_or_insert(now.after(RETURN_WAIT)) {
+            self.life.returns = false;
+            return;
+        };
+        let ended = deserted.view.members().iter().all(|member| self.is_known_to_have_ended(member));
+        if now >= *self.life.returns_at.get_or_insert(now.after(RETURN_WAIT)) {
             self.life.returns_at = Some(now.after(RETURN_WAIT));
-            out.push(Effect::Return);
+            self.life.returns = true;
+            out.push(Effect::Return { ended });
         }
+    }
+
+    /// Whether a member's process is known to have ended: another start of it is here, or it was seen to end.
+    fn is_known_to_have_ended(&self, member: &Member) -> bool {
+        let another = self.connected.get(&member.id).is_some_and(|start| *start != member.incarnation);
+        another || member.id == self.me() || self.life.ended.contains(&(member.id, member.incarnation))
     }
 
     /// Back in an old view: whoever is connected under a member's id, and is not that start of it, came after it.

@@ -274,7 +274,7 @@ impl<D: Data> Turn<'_, D> {
                 self.tell(coordinator::In::Resign(gives_up));
                 self.notice(Notice::Rejoins);
             }
-            Effect::Return => self.tell(coordinator::In::Return),
+            Effect::Return { ended } => self.tell(coordinator::In::Return { ended }),
             Effect::Drained => {
                 self.tell(coordinator::In::Resign(GivesUp::Membership));
                 self.tell(ToAggregator::Drained);

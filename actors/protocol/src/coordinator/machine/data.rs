@@ -146,6 +146,11 @@ impl Data {
         self.all().filter_map(Movement::outcome)
     }
 
+    /// The outcomes whose data is all here, the newest attempt's first.
+    pub fn complete_outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        self.moving.iter().chain(self.kept.iter().rev()).filter(|movement| movement.is_complete()).filter_map(Movement::outcome)
+    }
+
     /// How many earlier attempts' data is kept.
     pub fn kept(&self) -> usize {
         self.kept.len()

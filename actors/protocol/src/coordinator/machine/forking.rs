@@ -109,7 +109,7 @@ impl Coordinator {
         self.send_from(place, to, Message::Fork { lineage: history.lineage, ordered: history.is_ordered, voters }, out);
     }
 
-    fn enter_fork(&mut self, lineage: Lineage, ordered: bool, voters: Vec<Voter>, leader: NodeId) {
+    pub(super) fn enter_fork(&mut self, lineage: Lineage, ordered: bool, voters: Vec<Voter>, leader: NodeId) {
         if let Some(history) = &mut self.history {
             history.lineage = lineage;
             history.voters = Voters::new(voters, leader);
@@ -197,7 +197,7 @@ impl Coordinator {
 }
 
 /// The name of a fork: the same for everybody that takes part in it, and for no other.
-fn forked(from: Lineage, round: u64, term: Term, voters: &[Voter]) -> Lineage {
+pub(super) fn forked(from: Lineage, round: u64, term: Term, voters: &[Voter]) -> Lineage {
     let mut bytes = from.0.to_le_bytes().to_vec();
     bytes.extend(round.to_le_bytes());
     bytes.extend(term.counter.to_le_bytes());

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 /// How long a node that leaves waits until a quorum of the next voters knows the entry that leaves it out.
 pub const LEAVE_ACKNOWLEDGED_WAIT: Span = Span::from_millis(2_000);
 
-/// The entry with which this node left.
+/// The entry that this node left with, or that left it out: others may still ask for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Left {
     pub decided: Decided,
@@ -204,11 +204,13 @@ impl Coordinator {
     fn go_on_outside(&mut self, decided: Decided, now: Instant, out: &mut Outbox<Effect>) {
         let was_member = self.history.as_ref().is_some_and(|history| history.member);
         self.timers.end_round();
-        self.begin_round(decided);
+        self.begin_round(decided.clone());
         if let Some(history) = &mut self.history {
             history.member = false;
         }
         if !self.is_voter() {
+            // Nobody else who lives may know that it is decided: members still ask.
+            self.left_with = Some(Left { decided, known_to: BTreeSet::new(), pending: None });
             self.leave_history(out);
         }
         self.end_waiting(out);

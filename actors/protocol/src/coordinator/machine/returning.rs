@@ -1,12 +1,21 @@
 //! The way back: a node that resigned for a history which ranks higher keeps the one that it stood in until it is admitted. If nobody is
 //! left to admit it, it takes its place again. To the others it was silent meanwhile.
+//!
+//! A joiner has no place to return to. If it is ready with the entry that admits it, and nobody else of that history is left, it goes on
+//! with that entry (survivors).
 
 use super::Coordinator;
 use super::deciding::Deciding;
+use super::forking::forked;
 use super::history::History;
+use super::timers::Timer;
 use crate::coordinator::events::Effect;
+use crate::coordinator::outcome::Outcome;
+use crate::coordinator::voters::Voter;
+use crate::forks::FORKS_MAX;
 use crate::ident::Lineage;
 use crate::machine::Outbox;
+use crate::policy::Quorum;
 use crate::time::Instant;
 
 /// A history that a node stood in, with all that it holds and promised of the round under way.
@@ -36,7 +45,8 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn return_to_history(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+    /// Nobody is left to admit this node; `ended` if they are known to have ended.
+    pub(super) fn return_to_history(&mut self, ended: bool, now: Instant, out: &mut Outbox<Effect>) {
         if let Some(Aside { history, deciding }) = self.aside.take() {
             self.discard_where(|_| true, out);
             self.history = Some(history);
@@ -46,7 +56,7 @@ impl Coordinator {
         let Some(history) = self.history.as_mut().filter(|history| !history.member) else { return };
         let counted = history.view.member(myself.node).is_some_and(|member| member.incarnation == myself.incarnation);
         if !counted {
-            return;
+            return self.go_on_with_admission(ended, now);
         }
         let Some(last) = &history.last else { return };
         let standing = last.outcome.standing();
@@ -57,5 +67,24 @@ impl Coordinator {
             self.begin_contribution(mine, now, out);
         }
         self.replay(now, out);
+    }
+
+    /// Among survivors: a joiner holds the entry that admits it, and whoever could say whether that was decided is gone. It goes on with the
+    /// entry in a history of its own: the model may be nowhere else.
+    fn go_on_with_admission(&mut self, ended: bool, now: Instant) {
+        let myself = self.myself();
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
+        let admits = |outcome: &&Outcome| outcome.view.members().iter().any(|member| Voter::from(member) == myself);
+        let entry = deciding.data.complete_outcomes().find(admits).cloned();
+        let room = history.forks.len() < FORKS_MAX;
+        let Some(entry) = entry.filter(|_| room && self.settings.quorum == Quorum::Survivors) else { return };
+        if !(ended || deciding.fork_due) {
+            return self.timers.start(Timer::Fork, now.after(self.settings.fork_after));
+        }
+        let term = deciding.highest.next_of(myself.node);
+        let lineage = forked(history.began_in, history.round.0, term, &[myself]);
+        self.enter_fork(lineage, false, vec![myself], myself.node);
+        let entry = self.as_entry_of_this_history(entry);
+        self.with_deciding(|deciding| deciding.decided = Some(entry));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::node::CLUSTER;
 use crate::coordinator::{
-    Attempt, Base, Coordinator, Draft, Effect, GivesUp, In, Origin, Outcome, Proposal, RoundKind, RoundSpec, STREAM_BROKEN_WAIT, Settings,
+    Attempt, Base, Coordinator, Draft, Effect, GivesUp, In, Origin, Outcome, Proposal, RoundKind, RoundSpec, Settings,
 };
 use crate::ident::{Epoch, Lineage, NodeId, Round, Step, Term};
 use crate::machine::{Identity, Machine, Outbox, Place};

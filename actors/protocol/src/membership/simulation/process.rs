@@ -146,7 +146,7 @@ impl Process {
                 self.watched = nodes;
             }
             Effect::Search(on) => self.search = on,
-            Effect::Send { .. } | Effect::Connect(_) | Effect::Disconnect(_) | Effect::Drained | Effect::Return | Effect::Left => {}
+            Effect::Send { .. } | Effect::Connect(_) | Effect::Disconnect(_) | Effect::Drained | Effect::Return { .. } | Effect::Left => {}
         }
     }
 }

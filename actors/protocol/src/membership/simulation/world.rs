@@ -179,7 +179,7 @@ impl World {
                 self.processes[index].coordinator = None;
                 self.later(50 * MS, Event::Leave(index));
             }
-            Effect::Return => {
+            Effect::Return { .. } => {
                 let process = &mut self.processes[index];
                 if let Some(at) = process.before.take().filter(|_| process.coordinator.is_none()) {
                     process.coordinator = Some(at.clone());
