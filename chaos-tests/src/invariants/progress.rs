@@ -82,7 +82,7 @@ impl Invariant for Progress {
 fn has_quorum(known: &Known, history: &History) -> bool {
     let voters = known.decided.next_voters();
     let lives = |start: &Start| history.living().contains(start);
-    if !known.decided.next.iter().any(lives) {
+    if !known.decided.next.iter().any(|start| lives(start) && !history.is_void(*start)) {
         return false;
     }
     let starts = voters.iter().map(|voter| Start { node: voter.node, incarnation: voter.incarnation });

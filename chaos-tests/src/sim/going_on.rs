@@ -6,7 +6,9 @@ use super::node::Founding;
 use super::world::World;
 use crate::invariants::{Verdict, Violation};
 use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::membership::RETURN_WAIT;
 use slowmo_protocol::policy::Quorum;
+use slowmo_protocol::time::Span;
 use slowmo_protocol::trace::{Decided, End, Start};
 
 /// How often that is looked at, in microseconds.
@@ -40,7 +42,11 @@ impl World {
     /// Lets the dead come back once everybody who lives is a member and rounds are decided; where no quorum lives, once everybody says why
     /// it waits. That takes too long: a rule is broken.
     pub(super) fn judge_going_on(&mut self) {
-        let within = self.config.goes_on_within.unwrap_or_default();
+        let mut within = self.config.goes_on_within.unwrap_or_default();
+        if self.config.quorum == Quorum::Survivors && self.nobody_stands() {
+            // Who waits to be admitted finds out first that its connections are dead, and that nobody is left.
+            within = Span(within.0 + self.config.waits.idle.0 + RETURN_WAIT.0);
+        }
         match self.going_on() {
             Ok(how) => {
                 self.went_on = Some(how);
@@ -49,6 +55,13 @@ impl World {
             Err(what) if self.now >= self.still.unwrap_or(self.now) + within.0 => self.watch.broken(self.now, LIVENESS, what),
             Err(_) => self.at(self.now + LOOK_EVERY, Event::GoesOn),
         }
+    }
+
+    /// Whether nobody who lives is a member of anything: all wait to be admitted.
+    fn nobody_stands(&self) -> bool {
+        let history = self.watch.history();
+        let stands = |start: Start| history.applied(start).is_some() && !history.is_void(start);
+        !self.living().any(|process| stands(self.processes[process].node.start))
     }
 
     /// Whether everybody who lives contributed to the newest outcome, since nothing goes wrong any more.
@@ -91,7 +104,9 @@ impl World {
         let history = self.watch.history();
         let goes_on = |start: &Start| {
             let process = self.process(start.node).filter(|process| self.processes[*process].node.start == *start);
-            process.is_some_and(|process| !self.processes[process].draining)
+            // Under majority, who has resigned knows of a later entry, which leaves it out.
+            let left_out = self.config.quorum == Quorum::Majority && history.is_void(*start);
+            process.is_some_and(|process| !self.processes[process].draining) && !left_out
         };
         if !decided.next.iter().any(goes_on) {
             return false;

@@ -120,6 +120,11 @@ impl Life {
 
     /// What keeps this node from being admitted, for a person.
     pub fn missing(&self, node: &Membership) -> String {
+        if self.cluster.is_none() && self.was_member {
+            return "the cluster that this node was a member of went on without it, and no member of that is met; bring one back, or start again \
+                    from a checkpoint"
+                .to_owned();
+        }
         let Some(cluster) = &self.cluster else {
             return format!("no running cluster was met; check peers, rendezvous or discover{}", last_failure(node.unreachable.as_deref()));
         };
@@ -198,6 +203,10 @@ impl Membership {
         }
         if self.counts_on_me(&decided.view) {
             let returns = std::mem::take(&mut self.life.returns);
+            if returns {
+                // Whoever was found dead is found dead anew: the coordinator has forgotten it.
+                out.push(Effect::Watch(Vec::new()));
+            }
             self.enter(decided, out);
             if returns {
                 self.notice_later_starts(out);

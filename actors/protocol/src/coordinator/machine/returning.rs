@@ -79,6 +79,7 @@ impl Coordinator {
         let room = history.forks.len() < FORKS_MAX;
         let Some(entry) = entry.filter(|_| room && self.settings.quorum == Quorum::Survivors) else { return };
         if !(ended || deciding.fork_due) {
+            // Some of that wait is over: the membership says this again and again, after a while.
             return self.timers.start(Timer::Fork, now.after(self.settings.fork_after));
         }
         let term = deciding.highest.next_of(myself.node);
