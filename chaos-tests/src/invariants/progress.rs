@@ -67,6 +67,10 @@ impl Invariant for Progress {
         let lineage = history.furthest().map(|known| known.decided.place.lineage);
         for start in &waits {
             let here = history.applied(*start).map(|(place, _)| place.lineage);
+            if here.zip(lineage).is_some_and(|(here, lineage)| !here.is_akin(lineage)) {
+                // Two runs that were founded apart never merge: each names the other.
+                continue;
+            }
             if !self.contributed.contains_key(start) || here != lineage {
                 if recovers {
                     return Ok(Checked::NotShown(UNFINISHED));

@@ -227,8 +227,10 @@ async fn recover(history: Option<&str>, context: &NodeContext) -> Answer {
         }
         let (order, ordered) = tokio::sync::oneshot::channel();
         context.actors.tell_coordinator(CoordinatorMessage::Recover(Some(recovery.lineage), order));
-        if let Ok(Err(error)) = ordered.await {
-            return refused(error.to_string());
+        match ordered.await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return refused(error.to_string()),
+            Err(_) => return refused("the node has stopped".to_owned()),
         }
     }
     let ids = |nodes: Vec<NodeId>| nodes.into_iter().map(|node| node.0).collect();

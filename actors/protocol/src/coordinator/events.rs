@@ -116,7 +116,7 @@ pub enum GivesUp {
     Membership,
     /// A founding, for a history that is decided, or because nobody can decide it any more: unless its own is decided.
     ForDecided,
-    /// A founding, for another one: unless its own is decided, or this node was ready for it. So nobody helps to decide two foundings.
+    /// A founding, for another one: unless its own is decided, or this node was ready or voted for it. So nobody helps to decide two.
     ForFounding,
 }
 

@@ -315,11 +315,12 @@ impl Coordinator {
         };
         let deciding = self.deciding.as_ref();
         let decided = history.round > Round::FOUNDING || deciding.is_some_and(|deciding| deciding.decided.is_some());
-        let ready = deciding.is_some_and(|deciding| deciding.was_ready);
+        // Who left the attempt out may ask for a vote all the same.
+        let bound = deciding.is_some_and(|deciding| deciding.was_ready || deciding.acceptor.accepted().is_some());
         let stays = match gives_up {
             GivesUp::Membership => false,
             GivesUp::ForDecided => decided,
-            GivesUp::ForFounding => decided || ready,
+            GivesUp::ForFounding => decided || bound,
         };
         if stays {
             return out.push(Effect::Resigned(false));

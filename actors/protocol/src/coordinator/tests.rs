@@ -7,6 +7,7 @@ mod network;
 mod node;
 mod oracle;
 mod order;
+mod promises;
 mod restoring;
 mod size;
 mod storm;

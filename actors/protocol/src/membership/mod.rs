@@ -286,11 +286,27 @@ impl Membership {
         } else if self.life.cluster.is_none() {
             self.compare(&known, now, out);
         }
+        self.forget_strangers();
         if self.hellos.len() < MEMBERS_MAX || self.hellos.contains_key(&header.sender) {
             self.hellos.insert(header.sender, known);
         }
         self.found_when_complete(out);
         self.join_when_ready(out);
+    }
+
+    /// Makes room for nodes that were never met: over a long run many come and go.
+    fn forget_strangers(&mut self) {
+        let standing = self.life.standing.as_ref();
+        let concerns = |id: &NodeId| self.connected.contains_key(id) || standing.is_some_and(|standing| standing.view.contains(*id));
+        if self.hellos.len() >= MEMBERS_MAX {
+            self.hellos.retain(|id, _| concerns(id));
+        }
+        if self.left.len() >= MEMBERS_MAX {
+            self.left.retain(|(id, _)| concerns(id));
+        }
+        if self.life.ended.len() >= MEMBERS_MAX {
+            self.life.ended.retain(|(id, _)| concerns(id));
+        }
     }
 
     /// Refuses a peer that trains something else. Both nodes see the same difference and name both sides.

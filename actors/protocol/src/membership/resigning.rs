@@ -10,6 +10,8 @@ use crate::view::Member;
 
 /// How long a history that was to admit this node may be deserted before it returns to the one that it stood in.
 pub const RETURN_WAIT: Span = Span::from_millis(2_000);
+/// How often the coordinator is told so from then on: it may have to wait itself before it goes on.
+const RETURN_AGAIN_EVERY: Span = Span::from_millis(500);
 
 impl Membership {
     /// Is no member any more.
@@ -57,7 +59,7 @@ impl Membership {
         };
         let ended = deserted.view.members().iter().all(|member| self.is_known_to_have_ended(member));
         if now >= *self.life.returns_at.get_or_insert(now.after(RETURN_WAIT)) {
-            self.life.returns_at = Some(now.after(RETURN_WAIT));
+            self.life.returns_at = Some(now.after(RETURN_AGAIN_EVERY));
             self.life.returns = true;
             out.push(Effect::Return { ended });
         }

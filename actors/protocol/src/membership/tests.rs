@@ -5,7 +5,7 @@ use super::*;
 use crate::coordinator::GivesUp;
 use crate::ident::{ClusterId, Incarnation};
 use crate::policy::Bootstrap;
-use crate::wire::{Frame, Standing};
+use crate::wire::{Frame, Hello, Standing};
 use std::net::SocketAddr;
 
 pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
@@ -554,4 +554,29 @@ fn a_founding_without_a_quorum_of_living_founders_is_left() {
     assert!(out.take().contains(&Effect::Resign(GivesUp::ForDecided)));
     first.handle(In::Resigned(true), Instant(5), &mut out);
     assert!(first.life.is_new());
+}
+
+/// Over a long run more nodes come and go than a view has room for.
+#[test]
+fn a_run_admits_nodes_however_many_have_come_and_gone() {
+    let mut out = Outbox::default();
+    let mut member = machine(1, 1, "");
+    member.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
+    let standing = member.life.standing.clone().unwrap();
+    member.handle(In::Decided(at(standing.lineage, Round(5), standing.view)), Instant(0), &mut out);
+    for id in 10..15 + MEMBERS_MAX as u64 {
+        let identity = Identity { cluster: ClusterId(7), node: NodeId(id), incarnation: Incarnation(id) };
+        let address = SocketAddr::from(([127, 0, 0, 1], 7000 + (id % 50_000) as u16));
+        let model = Some(ModelSize::of(23));
+        let hello = Hello { address, devices: 1, settings: String::new(), model, standing: None, lineage: None };
+        let header = identity.header(member.place());
+        member.handle(In::PeerUp(identity.node, identity.incarnation), Instant(0), &mut out);
+        out.take();
+        for message in [Message::Hello(hello), Message::Join] {
+            member.handle(In::Frame { header, message: Box::new(message) }, Instant(0), &mut out);
+        }
+        let admits = |effect: &Effect| matches!(effect, Effect::Joiners { members, .. } if members.iter().any(|known| known.id.0 == id));
+        assert!(out.take().iter().any(admits), "node {id} is not admitted");
+        member.handle(In::PeerDown { node: identity.node, departed: true }, Instant(0), &mut out);
+    }
 }

@@ -376,6 +376,9 @@ impl Coordinator {
     }
 
     fn admit(&mut self, header: &Header, history: History, proposal: Proposal, out: &mut Outbox<Effect>) {
+        if self.restore_aside_of(history.lineage) {
+            self.discard_where(|movement| !movement.ready, out);
+        }
         let known = self.history.as_ref().map(|known| (known.member, known.lineage, known.round));
         match known {
             // The others count on a member.

@@ -58,13 +58,9 @@ impl Coordinator {
     fn fork(&mut self, ordered: bool, now: Instant, out: &mut Outbox<Effect>) {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
         let voters: Vec<Voter> = self.reached_members(history).map(Voter::from).collect();
-        let others: Vec<NodeId> = voters.iter().map(|voter| voter.node).filter(|node| *node != self.me()).collect();
         let term = deciding.highest.next_of(self.me());
         let lineage = forked(history.began_in, history.round.0, term, &voters);
         self.enter_fork(lineage, ordered, voters, term.node);
-        for to in others {
-            self.tell_fork(to, term, out);
-        }
         self.ask_for_promises(term, now, out);
     }
 
@@ -159,6 +155,8 @@ impl Coordinator {
             Message::Fork { lineage, ordered, voters } if rivals && header.sender == header.term.node => {
                 self.receive_fork(header, (lineage, ordered), voters, now, out);
             }
+            // It was not told of the fork.
+            Message::Learn if rivals => self.lead_again(header.sender, out),
             Message::Decide { entry: Some(entry), .. } => self.follow_fork(header, entry),
             _ => {}
         }

@@ -251,7 +251,7 @@ impl Coordinator {
             round: history.round,
             spec,
             absent,
-            momentum_lost: history.momentum_lost + lost.len() as u64,
+            momentum_lost: history.momentum_lost.saturating_add(lost.len() as u64),
             samples: plan.contributors.iter().find_map(|node| self.samples_of(*node)),
             order: self.order_of(&view, &plan.participants),
             origin: history.origin,

@@ -106,8 +106,10 @@ impl Coordinator {
             return;
         }
         let first = history.first_term();
-        // Once a higher term was seen the first one is of no use.
-        if first.node != self.settings.identity.node || deciding.highest != first || deciding.term() != first {
+        // Once a higher term was seen the first one is of no use. Nor is it where this node led under it and stepped down since: it would
+        // count its attempts anew.
+        let led = deciding.proposed.as_ref().is_some_and(|proposed| proposed.term == first);
+        if led || first.node != self.settings.identity.node || deciding.highest != first || deciding.term() != first {
             return self.take_over(now, out);
         }
         deciding.lead = Lead::Attempt(Attempts::new(first));
@@ -133,6 +135,8 @@ impl Coordinator {
         deciding.closed = false;
         self.timers.set(Timer::Promises, now.after(PROMISE_WAIT));
         let voters: Vec<NodeId> = self.history.iter().flat_map(|history| history.voters.ids()).collect();
+        // Not all voters of a fork may have heard of it.
+        voters.iter().filter(|voter| **voter != me).for_each(|voter| self.tell_fork(*voter, term, out));
         self.broadcast(voters, &Message::Prepare, out);
     }
 

@@ -14,6 +14,7 @@ use crate::coordinator::voters::Votes;
 use crate::ident::{Lineage, NodeId};
 use crate::machine::{Outbox, Place};
 use crate::planted::{self, Bug};
+use crate::policy::Quorum;
 use crate::time::{Instant, Span};
 use crate::wire::{Header, Message};
 use std::collections::BTreeSet;
@@ -204,6 +205,9 @@ impl Coordinator {
     fn go_on_outside(&mut self, decided: Decided, now: Instant, out: &mut Outbox<Effect>) {
         let was_member = self.history.as_ref().is_some_and(|history| history.member);
         self.timers.end_round();
+        if was_member && self.settings.quorum == Quorum::Survivors {
+            self.keep_place();
+        }
         self.begin_round(decided.clone());
         if let Some(history) = &mut self.history {
             history.member = false;
@@ -222,7 +226,8 @@ impl Coordinator {
     }
 
     pub(super) fn note_learned(&mut self, header: &Header, out: &mut Outbox<Effect>) {
-        if let Some(left) = self.left_with.as_mut().filter(|left| left.decided.outcome.round == header.round) {
+        let of_this = |left: &&mut Left| (left.decided.place.lineage, left.decided.outcome.round) == (header.lineage, header.round);
+        if let Some(left) = self.left_with.as_mut().filter(of_this) {
             left.known_to.insert(header.sender);
             self.leave_when_known(out);
         }

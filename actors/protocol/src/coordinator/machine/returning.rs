@@ -5,7 +5,7 @@
 //! with that entry (survivors).
 
 use super::Coordinator;
-use super::deciding::Deciding;
+use super::deciding::{Deciding, Lead};
 use super::forking::forked;
 use super::history::History;
 use super::timers::Timer;
@@ -35,6 +35,25 @@ impl Coordinator {
             self.aside = Some(Aside { history, deciding });
         }
         self.discard_where(|_| true, out);
+    }
+
+    /// The others decided without this node. Survivors keep the place that they had: if all the others die before one of them admits this
+    /// node again, it holds the newest model that is left.
+    pub(super) fn keep_place(&mut self) {
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
+        if self.aside.is_none() && history.last.is_some() {
+            let history = History { member: false, ..history.clone() };
+            let deciding = Deciding { decided: None, lead: Lead::Follow, ..deciding.clone() };
+            self.aside = Some(Aside { history, deciding });
+        }
+    }
+
+    /// The history that was put aside begins to admit this node: what it promised there counts. `true` if that is so.
+    pub(super) fn restore_aside_of(&mut self, lineage: Lineage) -> bool {
+        let newer = self.history.as_ref().is_some_and(|history| history.lineage == lineage);
+        let Some(aside) = self.aside.take_if(|aside| !newer && aside.history.lineage == lineage) else { return false };
+        (self.history, self.deciding) = (Some(aside.history), Some(aside.deciding));
+        true
     }
 
     /// This node is in, or the history is no longer its own.
@@ -79,7 +98,7 @@ impl Coordinator {
         let room = history.forks.len() < FORKS_MAX;
         let Some(entry) = entry.filter(|_| room && self.settings.quorum == Quorum::Survivors) else { return };
         if !(ended || deciding.fork_due) {
-            // Some of that wait is over: the membership says this again and again, after a while.
+            // The membership says this again and again, while it is so.
             return self.timers.start(Timer::Fork, now.after(self.settings.fork_after));
         }
         let term = deciding.highest.next_of(myself.node);

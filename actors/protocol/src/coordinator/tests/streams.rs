@@ -19,6 +19,7 @@ pub struct Leader {
     pub machine: Coordinator,
     pub view: View,
     pub now: u64,
+    pub id: u64,
 }
 
 fn identity(view: &View, node: u64) -> Identity {
@@ -44,7 +45,7 @@ impl Leader {
     pub fn with(ids: &[u64], node: u64, change: impl FnOnce(Settings) -> Settings) -> Self {
         let view = crate::view::tests::view(ids);
         let machine = Coordinator::new(change(settings(&view, node)));
-        let mut member = Self { machine, view: view.clone(), now: 1 };
+        let mut member = Self { machine, view: view.clone(), now: 1, id: node };
         member.tell(In::Formed { view, lineage: LINEAGE });
         member
     }
@@ -194,7 +195,7 @@ fn who_leaves_after_it_contributed_cuts_nobody_short() {
 #[test]
 fn a_joiner_is_admitted_to_another_history_also_where_that_is_behind() {
     let all = crate::view::tests::view(&[1, 2, 3, 4]);
-    let mut joiner = Leader { machine: Coordinator::new(settings(&all, 4)), view: all, now: 1 };
+    let mut joiner = Leader { machine: Coordinator::new(settings(&all, 4)), view: all, now: 1, id: 4 };
     joiner.contribute();
     for (lineage, round, members, next) in [(LINEAGE, 90, vec![2, 3], [2, 3, 4]), (Lineage(78), 50, vec![1, 2, 3], [1, 3, 4])] {
         let (before, joined) = (crate::view::tests::view(&members), crate::view::tests::view(&next));
