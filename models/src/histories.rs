@@ -4,7 +4,9 @@
 //! holds its data, who voted, and who learned the decision are steps of their own, because a fork or a merge may come between any two of them.
 
 use crate::check::{Limit, Report, Search, Until, check};
+use crate::order::{self, Fork};
 use stateright::{Model, Property};
+use std::cmp::Reverse;
 use std::time::Duration;
 
 /// After which a space is left.
@@ -29,7 +31,7 @@ pub const FRESH_NEVER_ABSORBS: &str = "P7: no run absorbs a member of another bo
 /// The order of histories is strict and constant.
 pub const ONE_ORDER: &str = "P4: of two histories always the same one wins";
 /// Whoever kept its quorum goes on.
-pub const TRUNK_STAYS: &str = "P4: a history that has its quorum is not left for its own fork";
+pub const TRUNK_STAYS: &str = "P4: a history that kept its quorum and decided is not left for its own fork";
 /// Faults over, one history of each bootstrap is left.
 pub const COMES_TOGETHER: &str = "P4: without faults each bootstrap ends in one history with everybody in it";
 /// Forks happen at all.
@@ -40,8 +42,8 @@ pub const FORKS: &str = "two histories of one bootstrap are possible";
 pub enum Planted {
     /// A node drops what it holds when it sets out for a higher history.
     DropsBeforeAdmitted,
-    /// The number of forks does not count in the order.
-    ForksDoNotCount,
+    /// A fork outranks the history that kept its quorum.
+    ForksOutrank,
     /// Histories are compared by what they have contributed by now.
     RankGrows,
     /// Runs of different bootstraps merge as histories of one do.
@@ -61,7 +63,7 @@ pub enum Planted {
 /// Every planted bug.
 pub const PLANTED: [Planted; 9] = [
     Planted::DropsBeforeAdmitted,
-    Planted::ForksDoNotCount,
+    Planted::ForksOutrank,
     Planted::RankGrows,
     Planted::MergesAcrossBootstraps,
     Planted::ForksFromVotedOnly,
@@ -79,7 +81,7 @@ impl Planted {
             Self::DropsBeforeAdmitted | Self::ForksFromVotedOnly | Self::AdmittedUnready | Self::TwoForks | Self::ForgetsOnReturn => {
                 MEMBERS_HOLD
             }
-            Self::ForksDoNotCount | Self::RankGrows | Self::NoOrder => TRUNK_STAYS,
+            Self::ForksOutrank | Self::RankGrows | Self::NoOrder => TRUNK_STAYS,
             Self::MergesAcrossBootstraps => FRESH_NEVER_ABSORBS,
         }
     }
@@ -92,7 +94,7 @@ impl Planted {
             Self::MergesAcrossBootstraps => RESTARTED_APART,
             Self::ForksFromVotedOnly => TRAIN,
             Self::TwoForks | Self::AdmittedUnready | Self::ForgetsOnReturn => ALL,
-            Self::ForksDoNotCount | Self::RankGrows | Self::NoOrder => CUT,
+            Self::ForksOutrank | Self::RankGrows | Self::NoOrder => TRUNK,
         };
         Space { planted: Some(self), ..space }
     }
@@ -131,6 +133,8 @@ pub const FORKS_APART: Space = Space { name: "three, a crash, a cut, three histo
 pub const RESTARTED_APART: Space = Space { name: "three, two restart apart, two histories", kills: 2, restarts: 2, histories: 2, ..CUT };
 /// Three nodes, a cut and a round.
 pub const TRAIN: Space = Space { name: "three, a cut, a round", rounds: 1, ..CUT };
+/// As before, and two histories: one fork, and a trunk that goes on.
+pub const TRUNK: Space = Space { name: "three, a cut, a round, two histories", histories: 2, ..TRAIN };
 /// Three nodes, a crash, a cut and a round.
 pub const ALL: Space = Space { name: "three, a restart, a cut, a round", kills: 1, restarts: 1, ..TRAIN };
 /// Three nodes and two cuts.
@@ -139,7 +143,7 @@ pub const CUT_TWICE: Space = Space { name: "three, two cuts", cuts: 2, ..CUT };
 pub const FOUR: Space = Space { name: "four, a cut", nodes: 4, ..CUT };
 
 /// Spaces explored in every run, whole.
-pub const SHORT: [Space; 3] = [CUT, CRASH_AND_CUT, FORKS_APART];
+pub const SHORT: [Space; 4] = [CUT, CRASH_AND_CUT, FORKS_APART, TRUNK];
 /// Wider spaces, some of them too wide to be explored whole.
 pub const LONG: [Space; 6] = [CRASH, RESTARTED_APART, TRAIN, CUT_TWICE, FOUR, ALL];
 
@@ -208,11 +212,9 @@ struct History {
     base: Option<Outcome>,
     /// The history whose members forked.
     from: Option<u8>,
-    /// Forks between the bootstrap and it; fewer win.
-    forks: u8,
-    /// Contributions decided in all when it started; more win.
+    /// Contributions decided in all when it started.
     contributions: u8,
-    /// Its first round; later wins.
+    /// The first round that it decides without the quorum of the history before.
     first_round: u8,
     /// Who led the fork; lower wins. The slot keeps two forks of one leader apart.
     leader: u8,
@@ -348,11 +350,12 @@ impl State {
         self.nodes.iter().enumerate().map(|(id, node)| (id as u8, node)).filter(move |(id, _)| mask & bit(*id) != 0)
     }
 
-    /// Whether `fork` descends from `trunk`, and a quorum of `trunk` on that side still goes with it.
+    /// Whether `fork` descends from `trunk`, which decided the fork's first round too and of which a quorum on that side still goes with it.
     fn stands_before(&self, trunk: u8, fork: u8, side: u8) -> bool {
         let with = self.among(side).filter(|(_, node)| node.follows() == Some(trunk)).fold(0, |all, (id, _)| all | bit(id));
         let voters = self.history(trunk).voters;
-        trunk != fork && self.line(fork).contains(&trunk) && Self::carries(voters, voters & with)
+        let decided_it = self.history(trunk).newest.round >= self.history(fork).first_round;
+        trunk != fork && decided_it && self.line(fork).contains(&trunk) && Self::carries(voters, voters & with)
     }
 
     /// More than half, or half with the lowest.
@@ -367,17 +370,38 @@ impl Histories {
         self.space.planted == Some(planted)
     }
 
-    /// Greater wins. Strict, because no two histories share a slot.
-    fn rank(&self, state: &State, number: u8) -> (u8, u8, u8, u8, u8) {
-        let history = state.history(number);
-        let forks = if self.planted(Planted::ForksDoNotCount) || self.planted(Planted::RankGrows) { 0 } else { history.forks };
-        let contributions = if self.planted(Planted::RankGrows) { history.newest.contributions } else { history.contributions };
-        (u8::MAX - forks, contributions, history.first_round, u8::MAX - history.leader, u8::MAX - number)
+    /// The forks between the bootstrap and a history, each with its round and its contributors; the last history's slot keeps them apart.
+    fn forks(state: &State, number: u8) -> Vec<Fork> {
+        let mut forks: Vec<Fork> = Vec::new();
+        for line in state.line(number) {
+            let history = state.history(line);
+            if history.base.is_some() {
+                forks.push((history.first_round, history.group.count_ones() as u8, line));
+            }
+        }
+        forks.reverse();
+        forks
+    }
+
+    /// Whether `one` goes on where the two meet.
+    fn goes_before(&self, state: &State, one: u8, other: u8) -> bool {
+        if self.planted(Planted::RankGrows) {
+            let key = |number: u8| (state.history(number).newest.contributions, Reverse(number));
+            return key(one) > key(other);
+        }
+        let path = |number: u8| {
+            let forks_outrank = self.planted(Planted::ForksOutrank);
+            let towards = if forks_outrank { 0 } else { state.history(number).newest.round + 1 };
+            (Self::forks(state, number), towards)
+        };
+        order::goes_on(&path(one), &path(other))
     }
 
     fn wins(&self, state: &State, one: u8, other: u8) -> bool {
-        let related = state.history(one).bootstrap == state.history(other).bootstrap || self.planted(Planted::MergesAcrossBootstraps);
-        one != other && related && (self.rank(state, one) > self.rank(state, other) || self.planted(Planted::NoOrder))
+        if state.history(one).bootstrap != state.history(other).bootstrap {
+            return self.planted(Planted::MergesAcrossBootstraps) && one < other;
+        }
+        one != other && (self.goes_before(state, one, other) || self.planted(Planted::NoOrder))
     }
 
     /// Whether whoever holds `outcome` may give up `earlier`: it is contained, or a higher history won over it.
@@ -560,8 +584,10 @@ impl Histories {
             if state.contains(other, one) {
                 return other;
             }
-            let key = |outcome: Outcome| (self.rank(state, outcome.history), outcome.round, outcome.attempt);
-            if state.contains(one, other) || key(one) > key(other) { one } else { other }
+            let key = |outcome: Outcome| (outcome.round, outcome.attempt);
+            let first =
+                if one.history == other.history { key(one) > key(other) } else { self.goes_before(state, one.history, other.history) };
+            if state.contains(one, other) || first { one } else { other }
         };
         let voted_only = self.planted(Planted::ForksFromVotedOnly);
         let held = state.among(group).flat_map(|(_, node)| {
@@ -574,13 +600,15 @@ impl Histories {
         let slot = state.histories.len() as u8;
         let contributions = base.contributions + group.count_ones() as u8;
         let outcome = Outcome { history: slot, round: base.round + 1, attempt: 0, contributions };
+        // What the group holds without knowing that it is decided is decided anew.
+        let knows = state.among(group).any(|(_, node)| node.held == Some(base));
+        let first_round = if knows { outcome.round } else { base.round };
         next.histories.push(History {
             bootstrap: history.bootstrap,
             base: Some(base),
             from: Some(number),
-            forks: state.history(base.history).forks + 1,
             contributions,
-            first_round: outcome.round,
+            first_round,
             leader,
             group,
             voters: group,
@@ -726,7 +754,6 @@ fn first(bootstrap: u8, members: u8, newest: Outcome) -> History {
         bootstrap,
         base: None,
         from: None,
-        forks: 0,
         contributions: 0,
         first_round: newest.round,
         leader: 0,

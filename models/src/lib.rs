@@ -5,10 +5,12 @@
 //! | [`round`] | rounds: terms, attempts, votes, take-over, views that change, crashes, wrong verdicts, restarts |
 //! | [`bootstrap`] | who founds a run |
 //! | [`histories`] | forks and how histories come together again |
+//! | [`order`] | which of two histories goes on, by itself |
 //!
 //! [`check`] runs a search and says how far it got.
 
 pub mod bootstrap;
 pub mod check;
 pub mod histories;
+pub mod order;
 pub mod round;
