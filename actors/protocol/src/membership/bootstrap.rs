@@ -119,6 +119,10 @@ impl Membership {
             self.adopted = None;
             self.found_when_complete(out);
         }
+        if self.life.cluster.as_ref().is_some_and(|cluster| self.is_given_up(cluster)) {
+            (self.life.cluster, self.life.asked, self.life.wished) = (None, None, None);
+            self.found_when_complete(out);
+        }
         let Some(Standing { view, round, .. }) = &self.life.standing else { return };
         if *round == Round::FOUNDING && self.life.resigning.is_empty() && self.is_void(view) {
             self.resign(GivesUp::ForDecided, out);
@@ -131,13 +135,25 @@ impl Membership {
         !Voters::of_founders(view).is_quorum(left.map(|member| member.id))
     }
 
-    /// Whether this start of a founder is known to have ended.
-    fn has_ended(&self, member: &Member) -> bool {
+    /// Whether nobody stands in a founding any more: each of its founders has ended, or says that it stands elsewhere. One that only
+    /// cannot be reached may still decide it.
+    fn is_given_up(&self, founding: &Standing) -> bool {
+        let gave_up = |member: &Member| {
+            let said = self.hellos.get(&member.id).filter(|known| known.incarnation == member.incarnation);
+            self.has_ended(member) || said.is_some_and(|known| known.stands_in != Some(founding.lineage))
+        };
+        founding.round == Round::FOUNDING && founding.view.members().iter().all(gave_up)
+    }
+
+    /// Whether this start of a node is known to have ended.
+    pub(super) fn has_ended(&self, member: &Member) -> bool {
         let start = (member.id, member.incarnation);
+        let earlier_start_of_this = member.id == self.me() && member.incarnation != self.settings.identity.incarnation;
         // One process at a time holds an id, and an address.
         let other_start = self.connected.get(&member.id).is_some_and(|incarnation| *incarnation != member.incarnation);
         let took_address = |known: &Known| known.address() == member.address && (known.node, known.incarnation) != start;
         other_start
+            || earlier_start_of_this
             || self.life.ended.contains(&start)
             || self.left.contains(&start)
             || self.hellos.values().any(|known| took_address(known) && self.is_current(known))

@@ -32,6 +32,7 @@ impl Membership {
     /// The coordinator has taken note, or keeps to a founding: then this node stands there again, unless it has gone on from there.
     pub(super) fn resigned(&mut self, obeyed: bool, out: &mut Outbox<Effect>) {
         let given_up = self.life.resigning.pop_front().flatten();
+        let left_a_founding = obeyed && given_up.is_some();
         let kept = if obeyed { None } else { self.life.kept.take().or(given_up) };
         if !self.life.resigning.is_empty() {
             self.life.kept = kept;
@@ -42,6 +43,10 @@ impl Membership {
             self.watch(out);
             self.say_where_it_stands(out);
         } else {
+            if left_a_founding {
+                // Whoever met it there waits for that founding.
+                self.say_where_it_stands(out);
+            }
             self.form_when_connected(out);
             self.join_when_ready(out);
             self.found_when_complete(out);
@@ -57,18 +62,12 @@ impl Membership {
             self.life.returns = false;
             return;
         };
-        let ended = deserted.view.members().iter().all(|member| self.is_known_to_have_ended(member));
+        let ended = deserted.view.members().iter().all(|member| self.has_ended(member));
         if now >= *self.life.returns_at.get_or_insert(now.after(RETURN_WAIT)) {
             self.life.returns_at = Some(now.after(RETURN_AGAIN_EVERY));
             self.life.returns = true;
             out.push(Effect::Return { ended });
         }
-    }
-
-    /// Whether a member's process is known to have ended: another start of it is here, or it was seen to end.
-    fn is_known_to_have_ended(&self, member: &Member) -> bool {
-        let another = self.connected.get(&member.id).is_some_and(|start| *start != member.incarnation);
-        another || member.id == self.me() || self.life.ended.contains(&(member.id, member.incarnation))
     }
 
     /// Back in an old view: whoever is connected under a member's id, and is not that start of it, came after it.

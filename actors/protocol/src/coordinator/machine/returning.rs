@@ -64,8 +64,12 @@ impl Coordinator {
         }
     }
 
-    /// Nobody is left to admit this node; `ended` if they are known to have ended.
+    /// Nobody is left to admit this node; `ended` if they are known to have ended. The entry that was to admit it is newer than what it
+    /// stood in before.
     pub(super) fn return_to_history(&mut self, ended: bool, now: Instant, out: &mut Outbox<Effect>) {
+        if let Some(admission) = self.admission() {
+            return self.go_on_with_admission(admission, ended, now);
+        }
         if let Some(Aside { history, deciding }) = self.aside.take() {
             self.discard_where(|_| true, out);
             self.history = Some(history);
@@ -75,7 +79,7 @@ impl Coordinator {
         let Some(history) = self.history.as_mut().filter(|history| !history.member) else { return };
         let counted = history.view.member(myself.node).is_some_and(|member| member.incarnation == myself.incarnation);
         if !counted {
-            return self.go_on_with_admission(ended, now);
+            return;
         }
         let Some(last) = &history.last else { return };
         let standing = last.outcome.standing();
@@ -88,15 +92,21 @@ impl Coordinator {
         self.replay(now, out);
     }
 
-    /// Among survivors: a joiner holds the entry that admits it, and whoever could say whether that was decided is gone. It goes on with the
-    /// entry in a history of its own: the model may be nowhere else.
-    fn go_on_with_admission(&mut self, ended: bool, now: Instant) {
+    /// Among survivors: the entry that admits this node, if it holds all of that and is no member yet.
+    fn admission(&self) -> Option<Outcome> {
+        let myself = self.myself();
+        let history = self.history.as_ref().filter(|history| !history.member && history.forks.len() < FORKS_MAX)?;
+        let counted = history.view.members().iter().any(|member| Voter::from(member) == myself);
+        let admits = |outcome: &&Outcome| outcome.view.members().iter().any(|member| Voter::from(member) == myself);
+        let held = self.deciding.as_ref()?.data.complete_outcomes().find(admits)?;
+        (!counted && self.settings.quorum == Quorum::Survivors).then(|| held.clone())
+    }
+
+    /// Whoever could say whether the entry was decided is gone. This node goes on with it in a history of its own: the model may be
+    /// nowhere else.
+    fn go_on_with_admission(&mut self, admission: Outcome, ended: bool, now: Instant) {
         let myself = self.myself();
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
-        let admits = |outcome: &&Outcome| outcome.view.members().iter().any(|member| Voter::from(member) == myself);
-        let entry = deciding.data.complete_outcomes().find(admits).cloned();
-        let room = history.forks.len() < FORKS_MAX;
-        let Some(entry) = entry.filter(|_| room && self.settings.quorum == Quorum::Survivors) else { return };
         if !(ended || deciding.fork_due) {
             // The membership says this again and again, while it is so.
             return self.timers.start(Timer::Fork, now.after(self.settings.fork_after));
@@ -104,7 +114,7 @@ impl Coordinator {
         let term = deciding.highest.next_of(myself.node);
         let lineage = forked(history.began_in, history.round.0, term, &[myself]);
         self.enter_fork(lineage, false, vec![myself], myself.node);
-        let entry = self.as_entry_of_this_history(entry);
+        let entry = self.as_entry_of_this_history(admission);
         self.with_deciding(|deciding| deciding.decided = Some(entry));
     }
 }

@@ -325,6 +325,32 @@ fn a_short_cut_costs_no_membership() {
     }
 }
 
+/// The process that bootstraps is killed before round 0 is decided, and starts again: the founding that the others still stood in when
+/// it met them is given up, and it founds anew.
+#[test]
+fn a_bootstrap_that_was_cut_short_begins_anew() {
+    for seed in 0..4 {
+        for others in [1, 2] {
+            let mut world = World::new(seed, common(2));
+            world.slow_rounds = true;
+            let started: Vec<usize> = (1..=1 + others).map(|id| world.start(node(id))).collect();
+            for index in &started {
+                let address = world.processes[*index].address;
+                world.known.insert(address);
+            }
+            world.run(3_000);
+            let port = world.processes[started[0]].address.port();
+            world.end(started[0], false);
+            world.run(1_000);
+            world.start(Start { port: Some(port), ..node(1) });
+            world.run(3_000);
+            world.slow_rounds = false;
+            world.run(8_000);
+            assert!(settled(&world).is_some(), "seed {seed}, {others} others");
+        }
+    }
+}
+
 #[test]
 fn who_waits_to_be_admitted_says_what_for() {
     let (mut world, started) = cluster(3, 5, common(5));
