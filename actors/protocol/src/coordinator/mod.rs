@@ -13,6 +13,7 @@
 //! | P4 | Whoever lives, can reach each other and is a quorum decides the next round within a bounded time after faults stop. |
 //! | P5 | Nobody gives up state that an undecided round may still need. A node on the way from one history to another can go back. |
 //! | P6 | Under `quorum = "majority"` two groups never both go on, not even when nodes restart with the same ids and empty memories. |
+//! | P7 | Weights of a fresh process become the truth only in a bootstrap, and a bootstrap never takes a living run's place ([`crate::membership`]). |
 //!
 //! # A steady round
 //! The entry before names the leader. Its lowest term needs no promises, because nothing can lie below it. The first attempt (everybody
@@ -112,7 +113,8 @@
 //! ```
 //! Two that fork from one entry at a time: until either decides, everybody goes over to the one of the higher term. Where two decided
 //! histories of one bootstrap meet, [`crate::forks`] says which goes on, and the members of the other join it. They keep all that they
-//! hold until they are admitted; if nobody is left to admit them, they take their places again (`machine::returning`).
+//! hold until they are admitted; if nobody is left to admit them, they take their places again (`machine::returning`). So does a survivor that
+//! the others left out, and a joiner goes on with the entry that admits it: either may hold the only copy of the model.
 //!
 //! Under a majority an operator may order a fork ([`Coordinator::recovery`]): the members that the node reaches follow it.
 //!
@@ -142,6 +144,8 @@
 //! | survivors fork where no quorum answers for a while; a node takes part in one fork at a time, until one has decided in that of the highest term | `forking` | P3, P4 |
 //! | in a fork that has decided nothing only those take part that it began with; a next member of what it finishes follows it | `forking`, `links` | P2, P4 |
 //! | what a node stood in is kept until it is admitted elsewhere; it goes back if nobody can admit it | `returning` | P3, P5 |
+//! | a term is led once: a leader that stepped down, or gave its place up and returned, takes a higher one | `leading` | P1, P2 |
+//! | survivors: a joiner goes on with the entry that admits it when nobody else of that history is left; who was left out, from its place | `returning` | P3, P4 |
 //! | frames of the next round are kept within bounds; frames count from members, voters and joiners only | `early`, `following` | P4 |
 //! | what a peer may have missed is sent again when it can be sent to again | `following` | P4 |
 //!
