@@ -33,7 +33,7 @@ impl Membership {
         let takes = match self.stake() {
             Some(ours) if ours.lineage == lineage => return,
             Some(ours) => ours.round == Round::FOUNDING && !self.life.is_bound && is_preferred(&theirs, &ours),
-            None => self.life.is_new(),
+            None => self.life.is_new() || self.waits_for_another_founding(),
         };
         if !takes || !self.founds() || self.model.is_none() {
             // The founder learns where this node stands, and joins.
@@ -42,8 +42,15 @@ impl Membership {
         self.change_over(theirs, out);
     }
 
+    /// Whether this node waits to be admitted by a founding that does not count on it, and was never a member of anything.
+    fn waits_for_another_founding(&self) -> bool {
+        let other = self.life.cluster.as_ref().filter(|cluster| cluster.round == Round::FOUNDING && !self.counts_on_me(&cluster.view));
+        other.is_some() && !self.life.was_member && !self.life.has_drained()
+    }
+
     /// Enters another founding as the founding member that it counts on.
     fn change_over(&mut self, theirs: Standing, out: &mut Outbox<Effect>) {
+        (self.life.cluster, self.life.asked, self.life.wished) = (None, None, None);
         if self.life.standing.is_some() {
             self.resign(GivesUp::ForFounding, out);
         }
