@@ -86,7 +86,7 @@ impl World {
             return if can { Err(format!("nobody founded within {within} ms; {starts:?} live")) } else { self.all_wait(&living, still) };
         };
         // Until one of them has heard that the newest is decided, the voters of the round before count too.
-        let heard = self.watch.history().newest_heard().filter(|_| self.config.quorum == Quorum::Majority);
+        let heard = if self.config.quorum == Quorum::Majority { self.watch.history().newest_heard() } else { None };
         if !std::iter::once(known).chain(heard).all(|known| self.can_go_on(&known.decided)) {
             return self.all_wait(&living, still);
         }

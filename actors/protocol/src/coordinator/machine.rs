@@ -68,7 +68,7 @@ pub struct Coordinator {
     history: Option<History>,
     /// The round after it.
     deciding: Option<Deciding>,
-    /// The history that this node stood in, while it is on its way into another one.
+    /// The history that this node stood in, while it is on its way into another one or, among survivors, back into the same.
     aside: Option<Aside>,
     /// The entry with which this node left.
     left_with: Option<Left>,

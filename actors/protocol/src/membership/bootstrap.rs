@@ -120,7 +120,9 @@ impl Membership {
             self.found_when_complete(out);
         }
         if self.life.cluster.as_ref().is_some_and(|cluster| self.is_given_up(cluster)) {
-            (self.life.cluster, self.life.asked, self.life.wished) = (None, None, None);
+            self.life.cluster = None;
+            self.life.asked = None;
+            self.life.wished = None;
             self.found_when_complete(out);
         }
         let Some(Standing { view, round, .. }) = &self.life.standing else { return };

@@ -50,7 +50,9 @@ impl Membership {
 
     /// Enters another founding as the founding member that it counts on.
     fn change_over(&mut self, theirs: Standing, out: &mut Outbox<Effect>) {
-        (self.life.cluster, self.life.asked, self.life.wished) = (None, None, None);
+        self.life.cluster = None;
+        self.life.asked = None;
+        self.life.wished = None;
         if self.life.standing.is_some() {
             self.resign(GivesUp::ForFounding, out);
         }

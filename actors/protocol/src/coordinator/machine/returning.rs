@@ -17,6 +17,7 @@ use crate::ident::Lineage;
 use crate::machine::Outbox;
 use crate::policy::Quorum;
 use crate::time::Instant;
+use crate::view::View;
 
 /// A history that a node stood in, with all that it holds and promised of the round under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -52,7 +53,8 @@ impl Coordinator {
     pub(super) fn restore_aside_of(&mut self, lineage: Lineage) -> bool {
         let newer = self.history.as_ref().is_some_and(|history| history.lineage == lineage);
         let Some(aside) = self.aside.take_if(|aside| !newer && aside.history.lineage == lineage) else { return false };
-        (self.history, self.deciding) = (Some(aside.history), Some(aside.deciding));
+        self.history = Some(aside.history);
+        self.deciding = Some(aside.deciding);
         true
     }
 
@@ -96,10 +98,12 @@ impl Coordinator {
     fn admission(&self) -> Option<Outcome> {
         let myself = self.myself();
         let history = self.history.as_ref().filter(|history| !history.member && history.forks.len() < FORKS_MAX)?;
-        let counted = history.view.members().iter().any(|member| Voter::from(member) == myself);
-        let admits = |outcome: &&Outcome| outcome.view.members().iter().any(|member| Voter::from(member) == myself);
-        let held = self.deciding.as_ref()?.data.complete_outcomes().find(admits)?;
-        (!counted && self.settings.quorum == Quorum::Survivors).then(|| held.clone())
+        let counts_on_me = |view: &View| view.members().iter().any(|member| Voter::from(member) == myself);
+        if self.settings.quorum != Quorum::Survivors || counts_on_me(&history.view) {
+            return None;
+        }
+        let mut held = self.deciding.as_ref()?.data.complete_outcomes();
+        held.find(|outcome| counts_on_me(&outcome.view)).cloned()
     }
 
     /// Whoever could say whether the entry was decided is gone. This node goes on with it in a history of its own: the model may be
