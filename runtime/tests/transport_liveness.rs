@@ -73,7 +73,7 @@ impl Shell {
     }
 
     fn poll(&mut self) {
-        for node in self.machine.watched().collect::<Vec<_>>() {
+        for node in self.machine.listens_to() {
             let heard = self.node.transport.heard(node);
             if self.heard.insert(node, heard) != Some(heard) {
                 self.feed(In::Heard(node));

@@ -22,7 +22,13 @@ pub struct Troubles {
 impl Troubles {
     pub(super) fn observe(&mut self, line: &Line) {
         match &line.event {
-            Event::Started(start) => _ = self.living.insert(start.node, start.incarnation),
+            Event::Started(start) => {
+                self.living.insert(start.node, start.incarnation);
+                // Its links were cut before it began.
+                if self.links.contains_key(&start.node) {
+                    self.begin(*start, line.at);
+                }
+            }
             Event::Ended { start, .. } => {
                 self.begin(*start, line.at);
                 self.living.remove(&start.node);

@@ -155,7 +155,7 @@ impl Outcome {
     #[must_use]
     pub fn standing(&self) -> Standing {
         let (lineage, forks) = (self.lineage, self.forks.clone());
-        Standing { lineage, forks, round: self.round.next(), view: self.view.clone(), alive: Vec::new() }
+        Standing { lineage, forks, round: self.round.next(), view: self.view.clone(), dead: Vec::new() }
     }
 
     /// Whether the two differ at most in the history that they go on with and in who votes next: who holds the data of one holds

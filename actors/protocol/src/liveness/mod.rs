@@ -48,6 +48,8 @@ use timers::Timers;
 pub const POLL_EVERY: Span = Span::from_millis(20);
 /// Nodes that this node itself asks and knocks at: all if there are no more, else the next living ones in the ring of ids.
 pub const NEAR_MAX: usize = 16;
+/// Nodes that one poll can afford to look at. Of more, the near ones are looked at in every poll, and all in every second, third, ...
+pub const LOOKED_AT_PER_POLL: usize = 128;
 /// The silence from which on a node is knocked at.
 pub const KNOCK_AFTER: Span = Span::from_millis(60);
 /// Time between knocks.
@@ -70,6 +72,7 @@ pub struct Liveness {
     peers: BTreeMap<NodeId, Peer>,
     timers: Timers,
     poll_at: Option<Instant>,
+    polls: u64,
     /// When grace was last given.
     graced_at: Option<Instant>,
     /// How often it may have changed who is suspected.
@@ -115,12 +118,14 @@ impl Liveness {
         let Settings { identity, probe_interval, seed, .. } = settings;
         let swim = Swim::new(identity.node, identity.incarnation, probe_interval, seed);
         let (peers, timers) = (BTreeMap::new(), Timers::default());
-        Self { settings, swim, peers, timers, poll_at: None, graced_at: None, suspicions: 0 }
+        Self { settings, swim, peers, timers, poll_at: None, polls: 0, graced_at: None, suspicions: 0 }
     }
 
-    /// Whom the machine watches, ascending; the dead among them too.
-    pub fn watched(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.peers.keys().copied()
+    /// Of whom the machine has to know, before its next tick, whether they were heard: of all whom it watches, the dead among them
+    /// too, or of the near ones.
+    #[must_use]
+    pub fn listens_to(&self) -> Vec<NodeId> {
+        if self.looks_at_all() { self.peers.keys().copied().collect() } else { self.near() }
     }
 
     /// Who lives, as others say, but was not heard by this node itself for as long as it takes to call a node dead.
@@ -275,14 +280,28 @@ impl Liveness {
         }
         if self.poll_at.is_some_and(|at| at <= now) {
             self.poll_at = Some(now.after(POLL_EVERY));
-            self.poll(now, out);
+            self.look_at_near(now, out);
+            if self.looks_at_all() {
+                self.look_at_all(now, out);
+            }
+            self.polls = self.polls.wrapping_add(1);
         }
     }
 
-    fn poll(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+    /// Whether the next poll looks at all nodes, and not only at the near ones.
+    #[must_use]
+    pub fn looks_at_all(&self) -> bool {
+        let polls = self.peers.len().div_ceil(LOOKED_AT_PER_POLL).max(1);
+        self.polls.is_multiple_of(polls as u64)
+    }
+
+    fn look_at_near(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         for node in self.near() {
             self.look_at(node, now, out);
         }
+    }
+
+    fn look_at_all(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let swim = &self.swim;
         for (node, peer) in &mut self.peers {
             let refuted = |suspicion: &mut Suspicion| swim.refutations(*node).is_some_and(|refuted| refuted > suspicion.refutations);

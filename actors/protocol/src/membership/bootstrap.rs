@@ -20,6 +20,8 @@ use std::net::SocketAddr;
 
 /// How long a process that bootstraps waits for the answers of all addresses that it knows: one of them may belong to a living run.
 pub const LOOK_FOR_RUN_WAIT: Span = Span::from_millis(1_000);
+/// How often a node in an undecided founding looks whether enough of its founders are left to decide it.
+pub const VOID_LOOK_EVERY: Span = Span::from_millis(250);
 
 impl Membership {
     /// Whether this node may be a founder, once others bootstrap.
@@ -39,7 +41,8 @@ impl Membership {
         discovered.iter().filter(|address| **address != self.settings.address && !answered.contains(address)).count()
     }
 
-    pub(super) fn discovered(&mut self, addresses: Vec<SocketAddr>, out: &mut Outbox<Effect>) {
+    pub(super) fn discovered(&mut self, mut addresses: Vec<SocketAddr>, out: &mut Outbox<Effect>) {
+        addresses.sort_unstable();
         self.discovered = Some(addresses);
         self.say_that_it_founds(out);
         self.found_when_complete(out);
@@ -53,26 +56,30 @@ impl Membership {
         }
     }
 
-    /// The address of the one process that bootstraps, as far as this node knows.
-    fn bootstrapper(&self) -> SocketAddr {
-        let mut known: BTreeSet<SocketAddr> = self.founders().map(Known::address).collect();
-        if !self.settings.addresses_may_be_stale {
-            known.extend(self.discovered.iter().flatten());
-        }
-        known.pop_first().map_or(self.settings.address, |smallest| smallest.min(self.settings.address))
+    /// An address that goes before this node's, if there is one: the process with the smallest known address bootstraps. It is the
+    /// smallest that discovery found, or else one of a founder.
+    fn bootstrapped_by(&self) -> Option<SocketAddr> {
+        let goes_before = |address: &SocketAddr| *address < self.settings.address;
+        let discovered = self.discovered.iter().flatten().next().copied();
+        let discovered = discovered.filter(|address| !self.settings.addresses_may_be_stale && goes_before(address));
+        discovered.or_else(|| self.founders().map(Known::address).find(goes_before))
     }
 
     fn bootstraps(&self) -> bool {
         match self.settings.bootstrap {
             Bootstrap::Yes => true,
             Bootstrap::No => false,
-            Bootstrap::Auto => self.bootstrapper() == self.settings.address,
+            Bootstrap::Auto => self.bootstrapped_by().is_none(),
         }
     }
 
     /// The others that called `synchronize` and can be sent to.
     fn founders(&self) -> impl Iterator<Item = &Known> {
-        self.hellos.values().filter(|known| known.model.is_some() && self.is_current(known))
+        self.hellos.values().filter(|known| self.is_founder(known))
+    }
+
+    fn is_founder(&self, known: &Known) -> bool {
+        known.model.is_some() && self.is_current(known) && !self.life.ended.contains(&(known.node, known.incarnation))
     }
 
     /// Whether `known` is of the process that this node can send to.
@@ -85,7 +92,9 @@ impl Membership {
     pub(super) fn found_when_complete(&mut self, out: &mut Outbox<Effect>) {
         let waits = self.life.is_new() && self.life.resigning.is_empty() && self.adopted.is_none();
         let able = self.model.is_some() && self.refused.is_none() && self.failed.is_none();
-        if !waits || !able || !self.founds() || !self.bootstraps() {
+        // Before the costly questions: every founder is connected.
+        let enough = self.connected.len() + 1 >= self.settings.min_nodes;
+        if !waits || !able || !enough || !self.founds() || !self.bootstraps() {
             return;
         }
         if self.unanswered() > 0 && !self.looked {
@@ -111,8 +120,17 @@ impl Membership {
         self.form(view, lineage, out);
     }
 
-    /// Leaves a founding that nobody can decide any more.
-    pub(super) fn leave_void_founding(&mut self, out: &mut Outbox<Effect>) {
+    /// Leaves a founding that nobody can decide any more. To see that takes a look at every founder, so it is looked at now and then.
+    pub(super) fn leave_void_founding(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let mut known = self.life.cluster.iter().chain(&self.life.standing);
+        if self.adopted.is_none() && known.all(|standing| standing.round > Round::FOUNDING) {
+            self.life.void_look_at = None;
+            return;
+        }
+        if now < *self.life.void_look_at.get_or_insert(now.after(VOID_LOOK_EVERY)) {
+            return;
+        }
+        self.life.void_look_at = Some(now.after(VOID_LOOK_EVERY));
         if let Some((view, _)) = &self.adopted
             && self.is_void(view)
         {
@@ -182,10 +200,11 @@ impl Membership {
         }
         match self.settings.bootstrap {
             Bootstrap::No => Some("another process bootstraps the run (bootstrap = no here)".to_owned()),
-            Bootstrap::Auto if !self.bootstraps() => {
-                Some(format!("{} bootstraps the run: the smallest of the known addresses (key bootstrap)", self.bootstrapper()))
+            Bootstrap::Auto => {
+                let other = self.bootstrapped_by()?;
+                Some(format!("{other} bootstraps the run: the smallest of the known addresses (key bootstrap)"))
             }
-            Bootstrap::Auto | Bootstrap::Yes => None,
+            Bootstrap::Yes => None,
         }
     }
 

@@ -93,12 +93,15 @@ impl Membership {
         if self.life.redial_at.is_none() && looked.is_some() && self.life.all_connected == looked {
             return;
         }
+        if self.life.redial_at.is_some_and(|at| now < at) {
+            return;
+        }
         let wanted = standing.into_iter().flat_map(|standing| standing.view.members()).filter(|member| member.id != self.me());
         let missing: Vec<_> = wanted.filter(|member| !self.can_send_to(member)).map(|member| member.address).collect();
         self.life.all_connected = looked.filter(|_| missing.is_empty());
         if missing.is_empty() {
             self.life.redial_at = None;
-        } else if self.life.redial_at.is_none_or(|at| now >= at) {
+        } else {
             self.life.redial_at = Some(now.after(REDIAL_EVERY));
             out.push_all(missing.into_iter().map(Effect::Connect));
         }

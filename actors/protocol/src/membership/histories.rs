@@ -222,7 +222,7 @@ impl Membership {
 }
 
 pub(super) fn founding(view: View, lineage: Lineage) -> Standing {
-    Standing { lineage, forks: Vec::new(), round: Round::FOUNDING, view, alive: Vec::new() }
+    Standing { lineage, forks: Vec::new(), round: Round::FOUNDING, view, dead: Vec::new() }
 }
 
 /// Which of two histories lives on: a decided one beside one that is not; of two undecided ones the one with the lower lowest id; of one

@@ -36,6 +36,8 @@ pub(super) struct Life {
     pub ended: BTreeSet<(NodeId, Incarnation)>,
     /// What became of the history whose state this node brings, while it waits to be admitted.
     pub brings: Option<Lineage>,
+    /// In a founding: when to look whether it can still be decided.
+    pub void_look_at: Option<Instant>,
     /// Nobody is left of the history that was to admit it: then it returns.
     pub returns_at: Option<Instant>,
     /// The coordinator was told to return, and nobody of that history has been seen since.
@@ -141,7 +143,7 @@ impl Life {
 impl Membership {
     pub(super) fn standing(&self) -> Option<Standing> {
         let mut standing = self.life.standing.clone()?;
-        standing.alive = standing.view.members().iter().filter(|member| !self.life.is_dead(member)).map(|member| member.id).collect();
+        standing.dead = standing.view.members().iter().filter(|member| self.life.is_dead(member)).map(|member| member.id).collect();
         Some(standing)
     }
 
@@ -276,7 +278,7 @@ impl Membership {
             known && self.can_send_to(member)
         };
         let unheard = cluster.view.members().iter().filter(move |member| member.id != self.me() && !heard(member));
-        unheard.map(|member| member.id).filter(|id| cluster.alive.contains(id))
+        unheard.map(|member| member.id).filter(|id| !cluster.dead.contains(id))
     }
 
     /// Whether all that is missing is a round of the cluster.

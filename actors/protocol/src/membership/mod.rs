@@ -72,7 +72,7 @@ pub struct Membership {
     /// How often somebody could no longer be sent to, or another start of it.
     disconnections: u64,
     hellos: BTreeMap<NodeId, Known>,
-    /// The addresses that discovery found, this node's own perhaps among them; `None` before it has said anything.
+    /// The addresses that discovery found, ascending, this node's own perhaps among them; `None` before it has said anything.
     discovered: Option<Vec<SocketAddr>>,
     /// Until when they are waited for before this node bootstraps, and whether that is over.
     look_by: Option<Instant>,
@@ -121,7 +121,7 @@ impl Machine for Membership {
         self.leave_again(now, out);
         self.end_when_drained(now, out);
         self.ask_again_when_not_admitted(now, out);
-        self.leave_void_founding(out);
+        self.leave_void_founding(now, out);
         self.return_when_deserted(now, out);
         self.say_that_it_founds(out);
         self.look_no_longer(now, out);
@@ -142,6 +142,7 @@ impl Machine for Membership {
             self.life.counted_until,
             looking,
             self.life.returns_at,
+            self.life.void_look_at,
         ];
         founding.into_iter().chain(others.into_iter().flatten()).min()
     }

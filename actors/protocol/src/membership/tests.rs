@@ -1,6 +1,7 @@
 //! Foundings of a few machines whose frames are carried by hand.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use super::bootstrap::VOID_LOOK_EVERY;
 use super::*;
 use crate::coordinator::GivesUp;
 use crate::ident::{ClusterId, Incarnation};
@@ -35,7 +36,7 @@ pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
 }
 
 pub(super) fn at(lineage: Lineage, round: Round, view: View) -> Standing {
-    Standing { lineage, forks: Vec::new(), round, view, alive: Vec::new() }
+    Standing { lineage, forks: Vec::new(), round, view, dead: Vec::new() }
 }
 
 /// What came out, but for what a person is told while the machine waits.
@@ -218,8 +219,7 @@ fn little_is_kept_of_a_hello_with_a_large_view() {
     let view = View::new(Epoch(4), (2..4_000).map(member).collect()).unwrap();
     for id in 2..40 {
         let mut peer = machine(id, 9, "tau = 12");
-        let alive = view.ids().collect();
-        peer.life.standing = Some(Standing { alive, ..at(Lineage(5), Round(7), view.clone()) });
+        peer.life.standing = Some(at(Lineage(5), Round(7), view.clone()));
         let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
         node.handle(In::Frame { header, message }, Instant(0), &mut out);
     }
@@ -454,14 +454,14 @@ fn a_member_that_has_resigned_learns_who_of_the_view_died() {
     node.handle(In::Frame { header, message }, Instant(1), &mut out);
     _ = out.take();
     node.handle(In::Down { node: NodeId(3), incarnation: Incarnation(103), ended: false }, Instant(2), &mut out);
-    let alive = out.take().into_iter().find_map(|effect| match effect {
+    let dead = out.take().into_iter().find_map(|effect| match effect {
         Effect::Send { to: NodeId(2), frame: Frame::V1 { message, .. } } => match *message {
-            Message::Hello(Hello { standing: Some(standing), .. }) => Some(standing.alive),
+            Message::Hello(Hello { standing: Some(standing), .. }) => Some(standing.dead),
             _ => None,
         },
         _ => None,
     });
-    assert_eq!(alive, Some(vec![NodeId(1), NodeId(2)]));
+    assert_eq!(dead, Some(vec![NodeId(3)]));
 }
 
 /// A node that knows three addresses, one of them its own, and has met the nodes of `met`, which train the same.
@@ -547,14 +547,18 @@ fn who_was_started_again_founds_nothing_before_everybody_has_answered() {
 fn a_founding_without_a_quorum_of_living_founders_is_left() {
     let (mut first, mut out) = bootstrapper(1, &[2, 3], |_| {});
     assert!(founded(&mut out));
-    let ended = |id: u64| In::Down { node: NodeId(id), incarnation: Incarnation(id + 100), ended: true };
-    first.handle(ended(2), Instant(2), &mut out);
-    assert!(!out.take().iter().any(|effect| matches!(effect, Effect::Resign(_))), "two of three are a quorum");
-    first.handle(In::Down { node: NodeId(3), incarnation: Incarnation(103), ended: false }, Instant(3), &mut out);
-    assert!(!out.take().iter().any(|effect| matches!(effect, Effect::Resign(_))), "silence is no end");
-    first.handle(ended(3), Instant(4), &mut out);
-    assert!(out.take().contains(&Effect::Resign(GivesUp::ForDecided)));
-    first.handle(In::Resigned(true), Instant(5), &mut out);
+    let down = |id: u64, ended: bool| In::Down { node: NodeId(id), incarnation: Incarnation(id + 100), ended };
+    let mut now = Instant(0);
+    let mut resigns_after = |event: In| {
+        first.handle(event, now, &mut out);
+        now = now.after(VOID_LOOK_EVERY);
+        first.handle(In::Tick, now, &mut out);
+        out.take().contains(&Effect::Resign(GivesUp::ForDecided))
+    };
+    assert!(!resigns_after(down(2, true)), "two of three are a quorum");
+    assert!(!resigns_after(down(3, false)), "silence is no end");
+    assert!(resigns_after(down(3, true)));
+    first.handle(In::Resigned(true), now, &mut out);
     assert!(first.life.is_new());
 }
 

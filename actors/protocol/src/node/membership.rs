@@ -13,8 +13,8 @@ use crate::wire::Frame;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-/// Round trips are read at one in so many ticks.
-const ROUND_TRIP_TICKS: u64 = 16;
+/// Round trips are read at one in so many looks at all nodes.
+const ROUND_TRIP_LOOKS: u64 = 16;
 
 /// What the transport knows of a peer's signs of life.
 pub trait SignsOfLife {
@@ -89,7 +89,7 @@ pub struct MembershipPart {
     machine: Membership,
     liveness: Liveness,
     heard: BTreeMap<NodeId, u64>,
-    ticks: u64,
+    looks: u64,
     suspects: BTreeSet<NodeId>,
     suspicions: u64,
     unheard: BTreeSet<NodeId>,
@@ -103,7 +103,7 @@ impl MembershipPart {
             machine: Membership::new(settings),
             liveness: Liveness::new(liveness),
             heard: BTreeMap::new(),
-            ticks: 0,
+            looks: 0,
             suspects: BTreeSet::new(),
             suspicions: 0,
             unheard: BTreeSet::new(),
@@ -177,18 +177,21 @@ impl<D: Data> Turn<'_, D> {
     }
 
     fn tick(&mut self) {
-        let MembershipPart { liveness, heard, ticks, .. } = &mut *self.part;
-        *ticks = ticks.wrapping_add(1);
-        let reads_round_trips = ticks.is_multiple_of(ROUND_TRIP_TICKS);
-        heard.retain(|node, _| liveness.watches(*node));
-        let watched: Vec<NodeId> = liveness.watched().collect();
-        for node in watched {
+        let MembershipPart { liveness, heard, looks, .. } = &mut *self.part;
+        let looks_at_all = liveness.looks_at_all();
+        let mut reads_round_trips = false;
+        if looks_at_all {
+            *looks = looks.wrapping_add(1);
+            reads_round_trips = looks.is_multiple_of(ROUND_TRIP_LOOKS);
+            heard.retain(|node, _| liveness.watches(*node));
+        }
+        for node in liveness.listens_to() {
             self.hear(node);
             if reads_round_trips && let Some(round_trip) = self.signs.round_trip(node) {
                 self.watch(liveness::In::RoundTrip(node, round_trip));
             }
         }
-        if !self.part.liveness.heard_by_others(self.now).eq(self.part.unheard.iter().copied()) {
+        if looks_at_all && !self.part.liveness.heard_by_others(self.now).eq(self.part.unheard.iter().copied()) {
             self.part.unheard = self.part.liveness.heard_by_others(self.now).collect();
             self.tell(coordinator::In::Unheard(self.part.unheard.clone()));
         }

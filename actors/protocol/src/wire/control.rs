@@ -200,9 +200,9 @@ pub struct Standing {
     pub round: Round,
     /// The view of that round.
     pub view: View,
-    /// Its members that the sender takes for alive, ascending.
+    /// Its members that the sender takes for dead, ascending.
     #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
-    pub alive: Vec<NodeId>,
+    pub dead: Vec<NodeId>,
 }
 
 /// What a node has frozen for a round.

@@ -171,7 +171,7 @@ fn draft_bytes(kind: &str) -> String {
 }
 
 pub(super) fn standing() -> Standing {
-    Standing { lineage: header().lineage, forks: Vec::new(), round: Round(42), view: view(), alive: vec![NodeId(9)] }
+    Standing { lineage: header().lineage, forks: Vec::new(), round: Round(42), view: view(), dead: vec![NodeId(9)] }
 }
 
 pub(super) fn contributed() -> Contributed {

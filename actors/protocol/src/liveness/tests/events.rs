@@ -156,12 +156,12 @@ fn who_is_not_named_is_forgotten() {
     let mut watcher = Watcher::new();
     watcher.feed(In::Exited(TWO, None));
     watcher.feed(In::Members(vec![(NodeId(3), FIRST)]));
-    assert_eq!(watcher.machine.watched().collect::<Vec<_>>(), [NodeId(3)]);
+    assert_eq!(watcher.machine.listens_to(), [NodeId(3)]);
     assert_eq!(verdicts(watcher.feed(told(LifeState::Alive))), []);
     watcher.feed(In::Members(vec![(TWO, Incarnation(2)), (NodeId(3), FIRST)]));
     assert!(!watcher.machine.is_down(TWO), "another start is another life");
     watcher.feed(In::Members(Vec::new()));
-    assert_eq!(watcher.machine.watched().count(), 0);
+    assert_eq!(watcher.machine.listens_to(), []);
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn member(id: u64, before: View, after: &Standing) -> Membership {
 fn hears(node: &mut Membership, peer: u64, theirs: Standing) -> Vec<Effect> {
     let mut sender = machine(peer, 2, "");
     sender.model = Some(ModelSize::of(23));
-    let dead = theirs.view.members().iter().filter(|member| !theirs.alive.is_empty() && !theirs.alive.contains(&member.id));
+    let dead = theirs.view.members().iter().filter(|member| theirs.dead.contains(&member.id));
     dead.for_each(|member| _ = sender.life.declare_dead(member.id, member.incarnation));
     sender.life.standing = Some(theirs);
     let header = sender.settings.identity.header(sender.place());
@@ -104,7 +104,7 @@ fn joiner(brings: Option<Lineage>) -> Membership {
     let mut out = Outbox::default();
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     node.handle(In::PeerUp(NodeId(1), Incarnation(101)), Instant(0), &mut out);
-    hears(&mut node, 1, Standing { alive: vec![NodeId(1)], ..standing(FIRST, 7, view(1, &[1, 2, 3], &[])) });
+    hears(&mut node, 1, Standing { dead: vec![NodeId(2), NodeId(3)], ..standing(FIRST, 7, view(1, &[1, 2, 3], &[])) });
     assert!(node.life.has_asked_for(&standing(FIRST, 7, view(1, &[1], &[]))));
     node
 }
@@ -113,7 +113,7 @@ fn joiner(brings: Option<Lineage>) -> Membership {
 fn who_was_admitted_under_a_new_lineage_does_not_ask_again() {
     let mut node = joiner(None);
     let admitted = standing(Lineage(1 << 64 | 9), 8, view(2, &[1, 4], &[]));
-    let effects = hears(&mut node, 1, Standing { alive: vec![NodeId(1), NodeId(4)], ..admitted });
+    let effects = hears(&mut node, 1, admitted);
     let joins = |effect: &&Effect| format!("{effect:?}").contains("Join");
     assert!(!effects.iter().any(|effect| joins(&effect)), "{effects:?}");
 }
@@ -121,7 +121,7 @@ fn who_was_admitted_under_a_new_lineage_does_not_ask_again() {
 #[test]
 fn who_waits_while_its_history_goes_on_under_a_new_lineage_is_not_refused_for_it() {
     let mut node = joiner(Some(FIRST));
-    let next = Standing { alive: vec![NodeId(1)], ..standing(Lineage(1 << 64 | 9), 8, view(2, &[1], &[])) };
+    let next = standing(Lineage(1 << 64 | 9), 8, view(2, &[1], &[]));
     let effects = hears(&mut node, 1, next.clone());
     assert!(node.life.has_asked_for(&next), "{effects:?}");
     let mut cluster = member(1, view(1, &[1, 2, 3], &[]), &next);

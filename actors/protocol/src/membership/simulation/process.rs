@@ -119,7 +119,7 @@ impl Process {
         match effect {
             Effect::Formed { view, lineage } => {
                 assert_eq!(self.coordinator, None, "{} founds although it is a member", self.id);
-                self.coordinator = Some(At { lineage, forks: Vec::new(), round: Round::FOUNDING, view, alive: Vec::new() });
+                self.coordinator = Some(At { lineage, forks: Vec::new(), round: Round::FOUNDING, view, dead: Vec::new() });
             }
             Effect::Fail(error) => {
                 assert_eq!((&self.failed, &self.coordinator), (&None, &None), "{} fails: {error}", self.id);

@@ -94,7 +94,7 @@ impl World {
         // What an earlier leader decided is what its successor is bound to.
         let view = self.decided.entry((lineage, at.round)).or_insert(view).clone();
         let joiners: Vec<Member> = joiners.into_iter().filter(|joiner| view.members().contains(joiner)).collect();
-        let after = At { lineage, forks, round: at.round.next(), view, alive: Vec::new() };
+        let after = At { lineage, forks, round: at.round.next(), view, dead: Vec::new() };
         let joining = |member: &Member| self.processes.iter().position(|process| process.incarnation == member.incarnation);
         let joining: Vec<usize> = joiners.iter().filter_map(joining).collect();
         let to = participants.iter().map(|index| (*index, Some(at.clone()))).chain(joining.into_iter().map(|index| (index, None)));

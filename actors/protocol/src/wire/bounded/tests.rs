@@ -35,7 +35,7 @@ fn the_largest_messages_fit_a_control_frame() {
     largest.retained = vec![retained(); VOTERS_KEPT];
     let rates = vec![Rate { to: NodeId(5), kilobytes: u32::MAX }; RATES_MAX];
     let contributed = Contributed { samples: Some(large_progress()), rates, ..contributed() };
-    let standing = Standing { view: view.clone(), alive: everybody, ..standing() };
+    let standing = Standing { view: view.clone(), dead: everybody, ..standing() };
     let address = view.members()[0].address;
     let (settings, model) = ("x".repeat(SETTINGS_BYTES_MAX), Some(ModelSize::default()));
     let hello = Hello { address, devices: 1, settings, model, standing: Some(standing), lineage: Some(header().lineage) };
@@ -107,9 +107,9 @@ fn lists() -> Vec<Counted> {
         change(&mut outcome);
         frame(Message::Decide { entry: Some(outcome), leaves: false })
     };
-    let hello = |alive| {
+    let hello = |dead| {
         let (address, settings) = (SocketAddr::from(([10, 0, 0, 9], 7400)), String::new());
-        let standing = Some(Standing { alive, ..standing() });
+        let standing = Some(Standing { dead, ..standing() });
         frame(Message::Hello(Hello { address, devices: 1, settings, model: None, standing, lineage: None }))
     };
     let contribute = |contributors: &[NodeId]| {
